@@ -1,0 +1,2 @@
+// Package log is one partition's append-only log of record batches.
+package log
