@@ -1,0 +1,2 @@
+// Package cordwood is an embeddable, tiered, Raft-replicated log.
+package cordwood
