@@ -1,0 +1,40 @@
+package tier
+
+import (
+	"context"
+	"iter"
+
+	"github.com/cordwood-io/cordwood/log"
+)
+
+// Events is the tier log as a [Manager] needs it: one totally ordered, durable
+// list of events, shared by all nodes that hold replicas. [LocalEvents] is one
+// for a single machine; a cluster uses an internal topic.
+//
+// All methods are safe for concurrent use.
+type Events interface {
+	// Append adds one event of partition p. nil means that the event is committed:
+	// every reader will see it. Any error means that it may or may not be, now or
+	// later. It must return soon after ctx ends. The bytes are not changed or kept.
+	Append(ctx context.Context, p log.PartitionID, event []byte) error
+
+	// Read iterates over the committed events from offset from on, in order, of all
+	// partitions. At the end it waits for more, until ctx ends. An error is yielded
+	// once and last. The bytes of an event become the caller's.
+	Read(ctx context.Context, from log.Offset) iter.Seq2[Committed, error]
+
+	// End returns an offset at or above that of every event whose Append returned
+	// nil before the call, plus one; nothing uncommitted lies below it. Read gets
+	// there: it yields an event for every offset below, except where offsets are
+	// not events, and Committed.Next tells where it stands.
+	End(ctx context.Context) (log.Offset, error)
+}
+
+// Committed is one committed entry of the tier log.
+type Committed struct {
+	Offset log.Offset // of this entry
+
+	// Event is the bytes of the event, nil when this entry only tells how far the
+	// reader has come (control batches are no events).
+	Event []byte
+}

@@ -1,0 +1,221 @@
+package tier
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cordwood-io/cordwood/log"
+)
+
+// Defaults of [Options].
+const (
+	DefaultChunkBytes     int64         = 4 << 20
+	DefaultCacheBytes     int64         = 64 << 20
+	DefaultCacheChunks    int           = 4096
+	DefaultReadBytes      int64         = 32 << 20
+	DefaultReads          int           = 16
+	DefaultUploads        int           = 2
+	DefaultUploadDeadline time.Duration = time.Hour
+	DefaultInterval       time.Duration = 30 * time.Second
+	DefaultStoreTimeout   time.Duration = 30 * time.Second
+	DefaultEventTimeout   time.Duration = 10 * time.Second
+	DefaultMinBackoff     time.Duration = 100 * time.Millisecond
+	DefaultMaxBackoff     time.Duration = 15 * time.Second
+)
+
+// Options configure a [Manager] or a [Log]. Store and Events are required; the
+// zero value of the rest is safe and bounded.
+type Options struct {
+	// Store keeps the objects. It stays the caller's.
+	Store ObjectStore
+
+	// Events is the tier log. It stays the caller's.
+	Events Events
+
+	// Cluster says whose objects these are; the prefix's owner object must say the
+	// same. [NewManager] requires it. [Open] takes that of [LocalEvents] when it is
+	// zero.
+	Cluster ID
+
+	// Prefix is what all keys begin with, without a slash at its end. Default "",
+	// which means no prefix.
+	Prefix string
+
+	// ChunkBytes is the size of a chunk, the unit of cold reads; a chunk is larger
+	// when a batch is. 4 KiB to 64 MiB, default DefaultChunkBytes.
+	ChunkBytes int64
+
+	// CacheBytes and CacheChunks bound the memory cache of chunks and object tails.
+	// Defaults DefaultCacheBytes and DefaultCacheChunks.
+	CacheBytes  int64
+	CacheChunks int
+
+	// ReadBytes and Reads bound the bytes and the requests of cold reads under way
+	// over all readers. A single chunk larger than ReadBytes is read alone.
+	// Defaults DefaultReadBytes and DefaultReads.
+	ReadBytes int64
+	Reads     int
+
+	// Uploads is how many objects are written at once, one per partition. Each
+	// takes memory of about two chunks. Default DefaultUploads.
+	Uploads int
+
+	// UploadDeadline is how long one object may take from the committed
+	// CopyStarted on, retries included; after it the attempt is given up and its
+	// object deleted. Default DefaultUploadDeadline.
+	UploadDeadline time.Duration
+
+	// Interval is the time between two passes over all partitions for retention,
+	// ageing and whatever was missed. What a kick or an event announces does not
+	// wait for it. Default DefaultInterval.
+	Interval time.Duration
+
+	// StoreTimeout bounds one request to the store other than a Put, and
+	// EventTimeout one attempt to append an event. Defaults DefaultStoreTimeout
+	// and DefaultEventTimeout.
+	StoreTimeout time.Duration
+	EventTimeout time.Duration
+
+	// MinBackoff and MaxBackoff bound the jittered exponential wait after a failed
+	// request to the store or the tier log. Defaults DefaultMinBackoff and
+	// DefaultMaxBackoff.
+	MinBackoff time.Duration
+	MaxBackoff time.Duration
+
+	// Logger hears of what keeps records from the store. Nil discards.
+	Logger *slog.Logger
+
+	// Hooks are told what happens.
+	Hooks Hooks
+
+	// Partition is what [Open] opens its only partition with. [NewManager] does
+	// not use it: there each partition brings its own.
+	Partition PartitionOptions
+}
+
+// PartitionOptions configure one partition of a [Manager].
+type PartitionOptions struct {
+	// HighWatermark returns the offset below which records are committed. Nothing
+	// at or above it is uploaded or dropped. It must be cheap and must not block.
+	// [Manager.Open] requires it; [Open] uses the log's durable end.
+	HighWatermark func() log.Offset
+
+	// Tiered says that the partition ages into the object store. False keeps it
+	// out: nothing is uploaded or dropped, total retention goes by the local log,
+	// and what is in the store already stays readable. [Open] sets it.
+	Tiered bool
+
+	// LocalRetentionBytes and LocalRetentionAge say which records that are in the
+	// store are kept on disk as well: those within the newest LocalRetentionBytes,
+	// and those whose segment was sealed less than LocalRetentionAge ago. A zero
+	// has no opinion; with two zeros a segment goes as soon as it is in the store,
+	// with two others it goes when either says so. A negative value keeps all.
+	LocalRetentionBytes int64
+	LocalRetentionAge   time.Duration
+
+	// RetentionBytes and RetentionAge bound the partition as a whole, cold and hot:
+	// ranges and sealed segments beyond either are deleted, also when they never
+	// reached the store. The age is that of the sealing. 0 or less means no bound.
+	RetentionBytes int64
+	RetentionAge   time.Duration
+
+	// Note goes into the cause of each move of the log start by retention, e.g. the
+	// version of the policy. At most MaxCauseNoteBytes.
+	Note string
+}
+
+// Hooks are called without locks held, from the manager's goroutines, and must
+// not block. Each may be nil.
+type Hooks struct {
+	// Applied follows each event that this node applied to an open partition.
+	Applied func(AppliedInfo)
+
+	// Uploaded follows each object that was stored and committed.
+	Uploaded func(UploadedInfo)
+
+	// Missing is the alarm of a lost object.
+	Missing func(*MissingError)
+}
+
+// AppliedInfo tells of one event.
+type AppliedInfo struct {
+	Partition log.PartitionID
+	Offset    log.Offset // in the tier log
+	Event     Event
+	Verdict   Verdict
+	View      View // after it
+}
+
+// UploadedInfo tells of one finished upload.
+type UploadedInfo struct {
+	Partition log.PartitionID
+	Key       string
+	Base, End log.Offset
+	Bytes     int64 // of the object
+	Took      time.Duration
+}
+
+func (o Options) withDefaults() (Options, error) {
+	var errs []error
+	check := func(ok bool, format string, a ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("tier: "+format, a...))
+		}
+	}
+	check(o.Store != nil, "Options.Store is nil")
+	check(o.Events != nil, "Options.Events is nil")
+	check(o.Cluster != ID{}, "Options.Cluster is zero")
+	if o.Prefix != "" {
+		check(CheckKey(o.Prefix) == nil && len(o.Prefix) <= MaxPrefixBytes, "Options.Prefix %q is no key, or longer than %d bytes", o.Prefix, MaxPrefixBytes)
+	}
+	def(&o.ChunkBytes, DefaultChunkBytes)
+	check(o.ChunkBytes >= 4<<10 && o.ChunkBytes <= 64<<20, "Options.ChunkBytes is %d, want 4 KiB to 64 MiB", o.ChunkBytes)
+	def(&o.CacheBytes, DefaultCacheBytes)
+	check(o.CacheBytes > 0, "Options.CacheBytes is %d", o.CacheBytes)
+	def(&o.CacheChunks, DefaultCacheChunks)
+	check(o.CacheChunks > 0, "Options.CacheChunks is %d", o.CacheChunks)
+	def(&o.ReadBytes, DefaultReadBytes)
+	check(o.ReadBytes > 0, "Options.ReadBytes is %d", o.ReadBytes)
+	def(&o.Reads, DefaultReads)
+	check(o.Reads > 0, "Options.Reads is %d", o.Reads)
+	def(&o.Uploads, DefaultUploads)
+	check(o.Uploads > 0, "Options.Uploads is %d", o.Uploads)
+	def(&o.UploadDeadline, DefaultUploadDeadline)
+	check(o.UploadDeadline > 0, "Options.UploadDeadline is %v", o.UploadDeadline)
+	def(&o.Interval, DefaultInterval)
+	check(o.Interval > 0, "Options.Interval is %v", o.Interval)
+	def(&o.StoreTimeout, DefaultStoreTimeout)
+	check(o.StoreTimeout > 0, "Options.StoreTimeout is %v", o.StoreTimeout)
+	def(&o.EventTimeout, DefaultEventTimeout)
+	check(o.EventTimeout > 0, "Options.EventTimeout is %v", o.EventTimeout)
+	def(&o.MinBackoff, DefaultMinBackoff)
+	def(&o.MaxBackoff, max(DefaultMaxBackoff, o.MinBackoff))
+	check(o.MinBackoff > 0 && o.MinBackoff <= o.MaxBackoff, "Options.MinBackoff is %v and MaxBackoff %v", o.MinBackoff, o.MaxBackoff)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o, errors.Join(errs...)
+}
+
+// MaxPrefixBytes bounds [Options].Prefix.
+const MaxPrefixBytes = 512
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+func (o PartitionOptions) check() error {
+	var errs []error
+	if o.HighWatermark == nil {
+		errs = append(errs, errors.New("tier: PartitionOptions.HighWatermark is nil"))
+	}
+	if len(o.Note) > MaxCauseNoteBytes {
+		errs = append(errs, fmt.Errorf("tier: PartitionOptions.Note has %d bytes", len(o.Note)))
+	}
+	return errors.Join(errs...)
+}
