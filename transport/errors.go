@@ -98,3 +98,18 @@ type RemoteError struct {
 func (e *RemoteError) Error() string {
 	return fmt.Sprintf("transport: node %d: %s", e.Node, e.Text)
 }
+
+// callError is what became of a request and why.
+type callError struct {
+	outcome error // ErrUnreachable, ErrUnknownOutcome or ErrOverloaded
+	cause   error
+	to      string // who was called, as "node 3" or "addr:port"
+	class   Class
+	kind    uint16
+}
+
+func (e *callError) Error() string {
+	return fmt.Sprintf("%v: call %s kind %d on %v: %v", e.outcome, e.to, e.kind, e.class, e.cause)
+}
+
+func (e *callError) Unwrap() []error { return []error{e.outcome, e.cause} }
