@@ -14,6 +14,8 @@ type meter struct {
 	throttled time.Duration
 	unfair    time.Duration // the part of throttled while the tenant was below its quota cluster-wide
 	seen      time.Duration // throttled when last reported
+	refused   int64         // by a gauge or a strict quota
+	refusedAt int64         // refused when last reported
 	below     bool          // the cluster-wide use of the tenant was below its quota when last heard of
 }
 
@@ -56,6 +58,7 @@ type account struct {
 	changed chan struct{}
 	meters  [kinds + 1]*meter // made at the first charge; entries of lender are shared with it
 	limited uint8             // bit per kind that some quota applies to at this level
+	listed  bool              // in the shard's list of tenants with use to report
 	holds   int32             // tickets, sleepers, connections, accounts below and borrowers: the account must stay
 }
 
@@ -108,8 +111,7 @@ func (l *Limiter) makeMeter(a *account, kind Kind, now Instant) *meter {
 	if q == nil {
 		return nil
 	}
-	rate, below := l.applied(a, kind, *q, now)
-	burst := burstTokens(rate, q.burst())
+	rate, burst, below := l.applied(a, kind, *q, now)
 	m := &meter{Bucket: NewBucket(rate, burst, burst, now), quota: q, below: below}
 	if kind == PartitionMutations {
 		m.Bucket = NewBucket(rate, burst, 0, 0)
@@ -119,16 +121,21 @@ func (l *Limiter) makeMeter(a *account, kind Kind, now Instant) *meter {
 	return m
 }
 
-func burstTokens(rate Rate, burst time.Duration) float64 {
-	return max(0, float64(rate)) * burst.Seconds()
-}
-
-// applied is the rate of the account on this node under the quota q, which may be cluster-wide.
-func (l *Limiter) applied(a *account, kind Kind, q Quota, now Instant) (Rate, bool) {
-	if l.split == nil || a.parent != nil || q.Rate <= 0 || kind == PartitionMutations {
-		return q.Rate, false
+// applied is the rate and the burst in tokens of the account on this node under the quota q, which for a tenant may be cluster-wide, and
+// whether the tenant is known to be below its quota cluster-wide.
+func (l *Limiter) applied(a *account, kind Kind, q Quota, now Instant) (rate Rate, burst float64, below bool) {
+	rate = q.Rate
+	base := rate
+	if a.parent == nil && q.Rate > 0 && kind != PartitionMutations {
+		if l.agent != nil {
+			rate, base, below = l.agent.local(groupID{a.key.Tenant, kind}, q.Rate, now)
+		}
+		if kind != Connections {
+			f := Rate(l.pressure.factor(kind))
+			rate, base = rate*f, base*f
+		}
 	}
-	return l.split(a.key.Tenant, kind, q.Rate, now)
+	return rate, max(0, float64(base)) * q.burst().Seconds(), below
 }
 
 // set applies a quota to the meter, settled at the old rate up to now, and reports whether sleepers must look again.
@@ -143,9 +150,8 @@ func (l *Limiter) set(a *account, kind Kind, q *Quota, now Instant) bool {
 		m.Bucket.Set(Unlimited, 0, now)
 		return true
 	}
-	rate, below := l.applied(a, kind, *q, now)
+	rate, burst, below := l.applied(a, kind, *q, now)
 	m.below = below
-	burst := burstTokens(rate, q.burst())
 	if float64(rate) == m.rate && burst == m.burst {
 		return false
 	}
@@ -198,7 +204,7 @@ func (l *Limiter) refresh(s *shard, a *account, now Instant) {
 // idle reports whether the account may be forgotten: nobody holds it, all that was used is reported, and every bucket is full, so that a new
 // account is the same. Expiring any earlier would forgive debt.
 func (l *Limiter) idle(a *account, now Instant) bool {
-	if a.holds > 0 {
+	if a.holds > 0 || a.listed {
 		return false
 	}
 	for kind, m := range a.meters {
@@ -210,7 +216,7 @@ func (l *Limiter) idle(a *account, now Instant) bool {
 			if m.used > 0 {
 				return false
 			}
-		} else if !m.Bucket.Full(now) || l.split != nil && m.used != m.reported {
+		} else if !m.Bucket.Full(now) || l.agent != nil && a.parent == nil && m.used != m.reported {
 			return false
 		}
 	}

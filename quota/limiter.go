@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/maphash"
@@ -28,10 +29,9 @@ type Limiter struct {
 	seed     maphash.Seed
 	table    table
 	alter    sync.Mutex // one change of settings or shares at a time; taken before any shard's mu
-	// split gives a tenant's rate on this node and whether the tenant is below its quota cluster-wide; nil: the node has all of the quota.
-	// Called with a shard's mu held. Set before the first use.
-	split  func(tenant string, kind Kind, q Rate, now Instant) (Rate, bool)
-	shards [64]shard
+	agent    *Agent     // gives the tenants' rates on this node; nil: the node has all of each quota. Set before the first use
+	pressure pressed
+	shards   [64]shard
 }
 
 // shard holds the tenants that hash to it, whole: all levels of a key are under one lock, which makes their check and charge one step.
@@ -40,6 +40,7 @@ type shard struct {
 	depth   int                 // levels of a key that can have quotas, as in table.depth
 	tenants map[string]*account // by tenant
 	below   map[Key]*account    // principals and client ids
+	used    []*account          // tenants with use to report; kept only with an agent
 	sweepAt int                 // number of accounts at which the next sweep is due
 }
 
@@ -164,13 +165,24 @@ func (l *Limiter) Expire(now Instant) int {
 }
 
 // charge charges every level and returns the largest delay. Requires the shard's mu.
-func (l *Limiter) charge(a *account, kind Kind, n int64, now Instant) (delay time.Duration) {
+func (l *Limiter) charge(s *shard, a *account, kind Kind, n int64, now Instant) (delay time.Duration) {
 	for ; a != nil; a = a.parent {
 		if m := l.at(a, kind, now); m != nil {
 			delay = max(delay, m.charge(n, now))
+			if a.parent == nil && l.agent != nil {
+				s.list(a)
+			}
 		}
 	}
 	return delay
+}
+
+// list notes that the tenant has something to report.
+func (s *shard) list(a *account) {
+	if !a.listed {
+		a.listed = true
+		s.used = append(s.used, a)
+	}
 }
 
 // delay returns the largest delay of all levels. Requires the shard's mu.
@@ -209,7 +221,7 @@ func (l *Limiter) Charge(key Key, kind Kind, n int64, now Instant) time.Duration
 	mustFlow(kind)
 	s := l.shard(key.Tenant)
 	s.mu.Lock()
-	d := l.charge(s.lookup(l, key, now), kind, n, now)
+	d := l.charge(s, s.lookup(l, key, now), kind, n, now)
 	s.mu.Unlock()
 	return l.capped(d)
 }
@@ -237,7 +249,7 @@ func (l *Limiter) Reserve(key Key, kind Kind, n int64, now Instant) (time.Durati
 	if d := l.delay(a, kind, now); d > 0 {
 		return l.capped(d), false
 	}
-	l.charge(a, kind, n, now)
+	l.charge(s, a, kind, n, now)
 	return 0, true
 }
 
@@ -252,7 +264,7 @@ func (l *Limiter) Wait(ctx context.Context, key Key, kind Kind, n int64) error {
 	s := l.shard(key.Tenant)
 	s.mu.Lock()
 	a := s.lookup(l, key, now)
-	if l.charge(a, kind, n, now) == 0 {
+	if l.charge(s, a, kind, n, now) == 0 {
 		s.mu.Unlock()
 		return nil
 	}
@@ -260,7 +272,7 @@ func (l *Limiter) Wait(ctx context.Context, key Key, kind Kind, n int64) error {
 	err := l.sleep(ctx, s, a, kind, l.marks(a, kind, now))
 	if err != nil {
 		now = l.Now()
-		l.charge(a, kind, -n, now)
+		l.charge(s, a, kind, -n, now)
 		err = &ThrottledError{Key: key, Kind: kind, RetryAfter: l.capped(l.delay(a, kind, now)), Err: err}
 	}
 	a.holds--
@@ -368,3 +380,15 @@ func (s *shard) refreshAll(l *Limiter, now Instant) {
 //
 // Source: KIP-546.
 func (l *Limiter) Describe(f Filter) []Setting { return l.table.describe(f) }
+
+// TenantRate returns the rate of the quota that applies to a tenant as a whole, over all brokers, or [Unlimited] if there is none.
+func (l *Limiter) TenantRate(tenant string, kind Kind) Rate {
+	if !kind.valid() {
+		return Unlimited
+	}
+	own, shared := l.table.resolve(Key{Tenant: tenant}, 0)
+	if q := cmp.Or(own[kind], shared[kind]); q != nil {
+		return q.Rate
+	}
+	return Unlimited
+}

@@ -61,7 +61,7 @@ func (t *Ticket) Charge(kind Kind, n int64) time.Duration {
 	t.mu.Unlock()
 	now := t.l.Now()
 	t.s.mu.Lock()
-	d := t.l.charge(t.account(now), kind, n, now)
+	d := t.l.charge(t.s, t.account(now), kind, n, now)
 	t.s.mu.Unlock()
 	return t.l.capped(d)
 }
@@ -76,7 +76,7 @@ func (t *Ticket) Reserve(kind Kind, n int64) (time.Duration, bool) {
 	a := t.account(now)
 	d := t.l.delay(a, kind, now)
 	if d == 0 {
-		t.l.charge(a, kind, n, now)
+		t.l.charge(t.s, a, kind, n, now)
 	}
 	t.s.mu.Unlock()
 	if d > 0 {
@@ -126,16 +126,16 @@ func (t *Ticket) wait(ctx context.Context, kind Kind, n int64) error {
 	a := t.account(now)
 	owes := t.l.delay(a, kind, now) > 0
 	if !owes {
-		t.l.charge(a, kind, n, now)
+		t.l.charge(t.s, a, kind, n, now)
 		return nil
 	}
 	marks := t.l.marks(a, kind, now)
-	t.l.charge(a, kind, n, now)
+	t.l.charge(t.s, a, kind, n, now)
 	a.holds++
 	defer func() { a.holds-- }()
 	if err := t.l.sleep(ctx, t.s, a, kind, marks); err != nil {
 		now = t.l.Now()
-		t.l.charge(a, kind, -n, now)
+		t.l.charge(t.s, a, kind, -n, now)
 		return &ThrottledError{Key: t.key, Kind: kind, RetryAfter: t.l.capped(t.l.delay(a, kind, now)), Err: err}
 	}
 	return nil
@@ -194,10 +194,10 @@ func (t *Ticket) finish(cancel bool) time.Duration {
 	defer t.s.mu.Unlock()
 	a := t.account(now)
 	if first {
-		t.l.charge(a, RequestTime, max(0, int64(spent)), now)
+		t.l.charge(t.s, a, RequestTime, max(0, int64(spent)), now)
 		for kind, n := range back {
 			if n != 0 {
-				t.l.charge(a, Kind(kind), -n, now)
+				t.l.charge(t.s, a, Kind(kind), -n, now)
 			}
 		}
 	}
@@ -260,7 +260,7 @@ func (t *Ticket) pass(kind Kind, f func([]byte) (int, error), p []byte) (int, er
 	if unused := int64(len(p) - n); unused != 0 {
 		now := t.l.Now()
 		t.s.mu.Lock()
-		t.l.charge(t.account(now), kind, -unused, now)
+		t.l.charge(t.s, t.account(now), kind, -unused, now)
 		t.s.mu.Unlock()
 	}
 	return n, err
