@@ -226,8 +226,7 @@ func (l *link) connect(addr string) (*conn, error) {
 	delete(t.dialling, c)
 	closing := t.closing
 	if err == nil && !closing {
-		t.conns[c] = struct{}{}
-		c.start(h, l)
+		t.startLocked(c, h, l)
 	}
 	t.mu.Unlock()
 	switch {
@@ -361,6 +360,9 @@ func (t *Transport) probe(k linkKey, p *probe) {
 			continue
 		}
 		delete(t.probes, k.peer())
+		if (refused || replaced) && k.node != NoNode {
+			t.dead[k.node] = p.conn.peer.Incarnation
+		}
 		t.mu.Unlock()
 		break
 	}

@@ -62,7 +62,8 @@ type Response struct {
 
 // Down reports that an established connection ended without being asked to,
 // after the transport has re-dialled that peer once, at once. Connections of one
-// peer that end together are reported together.
+// peer that end while it re-dials are reported together, and the death of one
+// incarnation is reported once.
 type Down struct {
 	// Peer is the peer as it introduced itself on the connection that ended.
 	Peer Peer
@@ -122,6 +123,7 @@ type Transport struct {
 	shakeSeq uint64
 	accepted int                // of conns
 	probes   map[linkKey]*probe // by peer
+	dead     map[int32]uint64   // by node: the incarnation last reported as dead
 
 	randMu sync.Mutex
 	rand   *rand.Rand // jitter
@@ -143,6 +145,7 @@ func New(o Options) (*Transport, error) {
 		shaking:  make(map[*conn]uint64),
 		dialling: make(map[*conn]struct{}),
 		probes:   make(map[linkKey]*probe),
+		dead:     make(map[int32]uint64),
 		rand:     rand.New(rand.NewPCG(o.Self.Incarnation, uint64(uint32(o.Self.Node)))),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
@@ -339,9 +342,9 @@ func (t *Transport) Close() error {
 	}
 	t.mu.Unlock()
 
-	t.cancel()
 	// The listener goes first: a peer that re-dials when its connection breaks
-	// must find nobody.
+	// must find nobody. The connections end before the handlers are cancelled, so
+	// that no caller takes a handler's "cancelled" for an answer.
 	if t.o.Listener != nil {
 		t.closeErr = t.o.Listener.Close()
 	}
@@ -351,6 +354,7 @@ func (t *Transport) Close() error {
 	for _, c := range conns {
 		c.fail(ErrClosed, true)
 	}
+	t.cancel()
 	t.wg.Wait()
 	close(t.closed)
 	return t.closeErr
@@ -427,10 +431,9 @@ func (t *Transport) welcome(c *conn) {
 	delete(t.shaking, c)
 	ok := err == nil && there && !t.closing
 	if ok {
-		t.conns[c] = struct{}{}
-		t.accepted++
 		c.addr = h.peer.Addr
-		c.start(h, nil)
+		t.accepted++
+		t.startLocked(c, h, nil)
 	}
 	t.mu.Unlock()
 	if !ok {
@@ -450,6 +453,15 @@ func (t *Transport) welcome(c *conn) {
 		}
 	}
 	t.recheckCluster(c)
+}
+
+// startLocked puts a connection on the books and starts it.
+func (t *Transport) startLocked(c *conn, h hello, l *link) {
+	t.conns[c] = struct{}{}
+	if t.dead[h.peer.Node] == h.peer.Incarnation {
+		delete(t.dead, h.peer.Node) // it only seemed so
+	}
+	c.start(h, l)
 }
 
 // shake runs the handshake within its timeout and reports a refusal.
@@ -506,6 +518,9 @@ func (t *Transport) ended(c *conn, err error, asked bool) {
 		"remote", addrText(c.nc), "err", err)
 	if t.o.Down == nil {
 		return
+	}
+	if inc, ok := t.dead[c.peer.Node]; ok && inc == c.peer.Incarnation {
+		return // one more connection of a process that is known to be dead
 	}
 	k := linkKey{node: c.peer.Node, class: c.class}
 	if k.node == NoNode {
