@@ -102,19 +102,17 @@ func newZstdEncoder() *zstd.Encoder {
 	return e
 }
 
-// A zstdDecoder decodes whole buffers only: the stream decoder would allocate the
-// window that a frame claims to need.
-type zstdDecoder struct {
-	*zstd.Decoder
-	limit int
-}
+// zstdMaxWindowBytes is the largest window that Kafka's clients read. No memory is
+// taken for it here, since whole buffers are decoded, never streams.
+const zstdMaxWindowBytes = 128 << 20
 
-func newZstdDecoder() *zstdDecoder {
-	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(DefaultMaxDecompressedBytes))
+func newZstdDecoder() *zstd.Decoder {
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(zstdMaxWindowBytes), zstd.WithDecodeAllCapLimit(true))
 	if err != nil {
 		panic(err) // constant options
 	}
-	return &zstdDecoder{d, DefaultMaxDecompressedBytes}
+	return d
 }
 
 // compress appends src to dst, compressed.
@@ -186,6 +184,11 @@ func decompress(dst []byte, c Compression, src []byte, limit int) ([]byte, error
 	case Snappy:
 		return appendSnappy(dst, src, limit)
 	case LZ4:
+		// The reader also takes the legacy format, with blocks of 8 MiB, which
+		// Kafka's clients don't know.
+		if len(src) < 4 || binary.LittleEndian.Uint32(src) != lz4Magic {
+			return dst, errLZ4
+		}
 		r := lz4Readers.Get().(*lz4Reader)
 		defer lz4Readers.Put(r)
 		r.src.Reset(src)
@@ -194,28 +197,14 @@ func decompress(dst []byte, c Compression, src []byte, limit int) ([]byte, error
 		defer r.Reset(nil) // gives its buffers back
 		return readAll(dst, r, c, limit)
 	case Zstd:
-		if limit <= 0 {
-			return dst, tooLarge(limit)
-		}
-		d := zstdDecoders.Get().(*zstdDecoder)
-		if d.limit != limit {
-			if err := d.ResetWithOptions(nil, zstd.WithDecoderMaxMemory(uint64(limit))); err != nil {
-				return dst, fmt.Errorf("zstd: %w", err)
-			}
-			d.limit = limit
-		}
-		defer zstdDecoders.Put(d)
-		out, err := d.DecodeAll(src, dst)
-		if err != nil {
-			if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
-				err = tooLarge(limit)
-			}
-			return dst, fmt.Errorf("zstd: %w", err)
-		}
-		return out, nil
+		return appendZstd(dst, src, limit)
 	}
 	return dst, fmt.Errorf("%w %d", ErrCompression, c)
 }
+
+const lz4Magic = 0x184d2204
+
+var errLZ4 = errors.New("lz4: not a frame")
 
 func tooLarge(limit int) error {
 	return fmt.Errorf("records decompress to more than %d bytes: %w", limit, ErrTooLarge)
@@ -252,6 +241,42 @@ func readAll(dst []byte, r io.Reader, c Compression, limit int) ([]byte, error) 
 	}
 }
 
+// zstdRatio is what a zstd frame can expand to at most: a block of 4 bytes, of
+// which one is repeated, gives up to 128 KiB.
+const zstdRatio = 128 << 10 / 4
+
+func appendZstd(dst, src []byte, limit int) ([]byte, error) {
+	d := zstdDecoders.Get().(*zstd.Decoder)
+	defer zstdDecoders.Put(d)
+	// The decoder fills the room that it is given and takes no more. Content of
+	// unknown size is decoded again with more room if it didn't fit.
+	most := min(int64(max(limit, 0)), int64(len(src))*zstdRatio)
+	room := min(most, max(int64(len(src))*8, int64(cap(dst)-len(dst)), 1<<12))
+	var h zstd.Header
+	if err := h.Decode(src); err == nil && h.HasFCS {
+		if h.FrameContentSize > uint64(max(limit, 0)) {
+			return dst, fmt.Errorf("zstd: %w", tooLarge(limit))
+		}
+		room = min(most, max(room, int64(h.FrameContentSize)))
+	}
+	for {
+		dst = slices.Grow(dst, int(room))
+		out, err := d.DecodeAll(src, dst[len(dst):len(dst):len(dst)+int(room)])
+		switch {
+		case err == nil:
+			return dst[:len(dst)+len(out)], nil
+		case !errors.Is(err, zstd.ErrDecoderSizeExceeded):
+			return dst, fmt.Errorf("zstd: %w", err)
+		case room < most:
+			room = min(most, 4*room)
+		case most < int64(limit):
+			return dst, errZstdClaim
+		default:
+			return dst, fmt.Errorf("zstd: %w", tooLarge(limit))
+		}
+	}
+}
+
 // Snappy is framed by Kafka's Java client as snappy-java's SnappyOutputStream does
 // it, the xerial framing; numbers are big-endian:
 //
@@ -273,6 +298,7 @@ const (
 )
 
 var (
+	errZstdClaim   = errors.New("zstd: frame is too short for the length it claims")
 	errXerial      = errors.New("snappy: bad chunk")
 	errSnappyClaim = errors.New("snappy: block is too short for the length it claims")
 )
