@@ -350,10 +350,10 @@ func appendSnappy(dst, src []byte, limit int) ([]byte, error) {
 func appendSnappyBlock(dst, src []byte, limit int) ([]byte, error) {
 	n, err := snappy.DecodedLen(src)
 	switch {
+	case err == snappy.ErrTooLarge, err == nil && n > limit: // the error: more than an int holds
+		return dst, fmt.Errorf("snappy: %w", tooLarge(limit))
 	case err != nil:
 		return dst, fmt.Errorf("snappy: %w", err)
-	case n > limit:
-		return dst, tooLarge(limit)
 	case int64(n) > int64(len(src))*snappyRatio:
 		return dst, errSnappyClaim
 	}
