@@ -11,6 +11,11 @@ import (
 // the goals, so passes end by themselves; in tests three are the most that were seen.
 const maxPasses = 8
 
+// minBestEffort is the number of moves that best effort is always granted. Beyond, it may double the
+// moves that the other goals needed: to even out the numbers of replicas and leaders may take many moves that gain
+// little.
+const minBestEffort = 16
+
 // Bounds of the search for swaps: brokers to swap with, replicas of the source, replicas of the partner for
 // each of them.
 const (
@@ -88,13 +93,17 @@ func (s *solver) solve() {
 		}
 		for i, goal := range s.o.Goals {
 			s.setGuards(i)
+			if !goal.Trigger && !s.o.Force {
+				s.bestEffort = true
+				s.effortLimit = max(len(s.log)-s.effortMoves, minBestEffort)
+			}
 			for gi := range s.cells {
 				if g := &s.cells[gi]; g.run {
 					s.even(goal.Goal, g, fill)
 				}
 			}
 		}
-		s.guards = s.guards[:0]
+		s.guards, s.bestEffort = s.guards[:0], false
 		if s.plan.Exhausted != "" {
 			return
 		}
@@ -472,7 +481,8 @@ type task struct {
 	lists        map[int32][]int32 // replicas for swaps, by broker
 	stuck        map[int32]bool
 	deaf         map[int32]bool // brokers below the band that nothing can be given to
-	want         int32          // the broker below the band that is being filled, or -1
+	want         int32          // the broker below the band that is to get the load, or -1 for any
+	filling      int32          // the broker below the band that was chosen last
 }
 
 // source is a broker that sheds, with what it could give in the order of gain per cost. Once passed
@@ -480,17 +490,21 @@ type task struct {
 // only gain.
 type source struct {
 	leaders, replicas []candidate
-	li, ri            int
+	listed            bool  // replicas is complete
+	li, ri            int   // what to look at next when any broker may receive
+	want              int32 // and when this one is to receive
+	wantLi, wantRi    int
 }
 
 type candidate struct {
 	score float64
+	x     int64 // amount of the metric when the list was made
 	r     int32
 }
 
 func (s *solver) newTask(goal Goal, m metric, g *cellGroup) *task {
 	return &task{goal: goal, m: m, g: g, upper: make([]int64, len(s.brokers)), lower: make([]int64, len(s.brokers)),
-		sources: map[int32]*source{}, lists: map[int32][]int32{}, stuck: map[int32]bool{}, deaf: map[int32]bool{}, want: -1}
+		sources: map[int32]*source{}, lists: map[int32][]int32{}, stuck: map[int32]bool{}, deaf: map[int32]bool{}, want: -1, filling: -1}
 }
 
 // pursue moves load until no broker is outside its range or nothing more can be done. It takes the
@@ -499,7 +513,7 @@ func (s *solver) newTask(goal Goal, m metric, g *cellGroup) *task {
 func (s *solver) pursue(t *task) {
 	share := s.bands[t.m].share
 	fill := func(b int32) float64 { return float64(s.v[b][t.m]) / share[b] }
-	for s.plan.Exhausted == "" {
+	for s.plan.Exhausted == "" && !(s.bestEffort && s.effortMoves >= s.effortLimit) {
 		from := int32(-1)
 		t.want = -1
 		for _, b := range t.g.members {
@@ -514,8 +528,14 @@ func (s *solver) pursue(t *task) {
 			}
 			continue
 		}
-		low := int32(-1)
+		low := t.filling
+		if low >= 0 && (t.deaf[low] || s.v[low][t.m] >= t.lower[low]) {
+			low = -1
+		}
 		for _, b := range t.g.members {
+			if t.filling == low && low >= 0 {
+				break // one broker is filled at a time, so that candidates passed over stay so
+			}
 			if s.part[b] && !t.deaf[b] && s.v[b][t.m] < t.lower[b] && (t.only == nil || t.only[b]) && (low < 0 || fill(b) < fill(low)) {
 				low = b
 			}
@@ -523,7 +543,7 @@ func (s *solver) pursue(t *task) {
 		if low < 0 {
 			return
 		}
-		t.want = low
+		t.want, t.filling = low, low
 		var givers []int32
 		for _, b := range t.g.members {
 			if b != low && s.part[b] && fill(b) > fill(low) && s.v[b][t.m] > t.lower[b] && (t.only == nil || !t.only[b]) {
@@ -555,42 +575,76 @@ func (s *solver) shed(t *task, from int32) bool {
 		src = s.newSource(t, from)
 		t.sources[from] = src
 	}
-	li, ri := src.li, src.ri
-	ok := s.shedLeader(t, from, src) || s.shedReplica(t, from, src) || s.swap(t, from, src)
-	if t.want >= 0 {
-		// What this receiver could not take, another one may.
-		src.li, src.ri = li, ri
+	if t.want < 0 {
+		if s.shedLeader(t, from, src, &src.li) {
+			return true
+		}
+		s.sourceReplicas(t, from, src)
+		return s.shedReplica(t, from, src, &src.ri) || s.swap(t, from, src)
 	}
-	return ok
+	if src.want != t.want {
+		// What another receiver could not take, this one may.
+		src.want, src.wantLi, src.wantRi = t.want, src.li, src.ri
+	}
+	if s.shedLeader(t, from, src, &src.wantLi) {
+		return true
+	}
+	if s.zone[from] != s.zone[t.want] && !t.g.loose {
+		return false // no replica of the cell may change its zone
+	}
+	s.sourceReplicas(t, from, src)
+	return s.shedReplica(t, from, src, &src.wantRi) || s.swap(t, from, src)
 }
 
+// newSource lists the leaderships that a broker could give.
 func (s *solver) newSource(t *task, from int32) *source {
-	src := &source{}
+	src := &source{want: -1}
+	if t.m == metricReplicas || t.m == metric(Disk) && !s.diskLeads {
+		return src
+	}
 	for _, r := range s.lists[from] {
 		p := s.rp[r]
-		if s.rb[r] != from || s.flying[p] || t.soft && s.frozen[p] || s.parts[p].Pinned {
+		if s.lead[p] != r || !s.givable(t, from, r) || s.off[p+1]-s.off[p] < 2 {
 			continue
 		}
-		d := s.replica(r)
-		if d[t.m] > 0 {
-			src.replicas = append(src.replicas, candidate{float64(d[t.m]) / (float64(s.rl[r][Disk]) + s.moveCost + 1), r})
+		if x := s.leadership(p)[t.m]; x > 0 {
+			src.leaders = append(src.leaders, candidate{float64(x), x, r})
 		}
-		if s.lead[p] == r && t.m != metricReplicas && s.off[p+1]-s.off[p] > 1 {
-			if x := s.leadership(p)[t.m]; x > 0 {
-				src.leaders = append(src.leaders, candidate{float64(x), r})
-			}
+	}
+	slices.SortFunc(src.leaders, better)
+	return src
+}
+
+// sourceReplicas lists the replicas that a broker could give, when they are first needed.
+func (s *solver) sourceReplicas(t *task, from int32, src *source) {
+	if src.listed {
+		return
+	}
+	src.listed = true
+	src.replicas = make([]candidate, 0, s.held[from])
+	for _, r := range s.lists[from] {
+		if !s.givable(t, from, r) {
+			continue
+		}
+		if x := s.amount(r, t.m); x > 0 {
+			src.replicas = append(src.replicas, candidate{float64(x) / (float64(s.rl[r][Disk]) + s.moveCost + 1), x, r})
 		}
 	}
 	s.work += int64(len(src.replicas))
-	better := func(a, b candidate) int {
-		if c := cmp.Compare(b.score, a.score); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.r, b.r)
-	}
 	slices.SortFunc(src.replicas, better)
-	slices.SortFunc(src.leaders, better)
-	return src
+}
+
+// givable reports whether the task may take replica r, or its leadership, from a broker.
+func (s *solver) givable(t *task, from, r int32) bool {
+	p := s.rp[r]
+	return s.rb[r] == from && !s.flying[p] && !(t.soft && s.frozen[p]) && !s.parts[p].Pinned
+}
+
+func better(a, b candidate) int {
+	if c := cmp.Compare(b.score, a.score); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.r, b.r)
 }
 
 // evens reports whether moving x from one broker to another makes the two more even. It is not
@@ -614,9 +668,9 @@ func (s *solver) takes(t *task, from, to int32, d *amounts) bool {
 	return s.fits(to, d) && !s.guarded(from, to, d, t.m)
 }
 
-func (s *solver) shedLeader(t *task, from int32, src *source) bool {
-	for ; src.li < len(src.leaders); src.li++ {
-		r := src.leaders[src.li].r
+func (s *solver) shedLeader(t *task, from int32, src *source, next *int) bool {
+	for ; *next < len(src.leaders); *next++ {
+		r := src.leaders[*next].r
 		p := s.rp[r]
 		if s.rb[r] != from || s.lead[p] != r {
 			continue
@@ -625,7 +679,7 @@ func (s *solver) shedLeader(t *task, from int32, src *source) bool {
 		if s.v[from][t.m]-d[t.m] < t.lower[from] {
 			continue
 		}
-		if s.spentLeads() {
+		if s.spentLeads() || s.bestEffort && s.effortMoves >= s.effortLimit {
 			return false
 		}
 		best := int32(-1)
@@ -665,14 +719,18 @@ func (s *solver) worthwhile(t *task, gain, bytes int64) bool {
 	return float64(gain)/float64(s.total[t.m]) >= s.o.MinGain*float64(bytes)/float64(s.total[Disk])
 }
 
-func (s *solver) shedReplica(t *task, from int32, src *source) bool {
+func (s *solver) shedReplica(t *task, from int32, src *source, next *int) bool {
 	room := s.room(t, from)
 	scan := len(src.replicas)
 	if t.want >= 0 {
 		scan = maxScan
 	}
-	for ; src.ri < len(src.replicas); src.ri++ {
-		r := src.replicas[src.ri].r
+	for ; *next < len(src.replicas); *next++ {
+		c := &src.replicas[*next]
+		if c.x > room || s.v[from][t.m]-c.x < t.lower[from] {
+			continue
+		}
+		r := c.r
 		if s.rb[r] != from {
 			continue
 		}
@@ -683,17 +741,17 @@ func (s *solver) shedReplica(t *task, from int32, src *source) bool {
 		}
 		if excess := s.v[from][t.m] - t.upper[from]; excess > 0 && x >= excess {
 			// This one would be the last. The cheapest that is enough may be another one.
-			if q, to := s.cheapest(t, from, src, excess, room, r); q >= 0 && !s.spent(s.rl[q][Disk]) {
+			if q, to := s.cheapest(t, from, src.replicas[*next:], excess, room, r); q >= 0 && !s.spent(s.rl[q][Disk]) {
 				s.move(q, to, t.goal, 0)
 				return true
 			}
 		}
-		if scan--; scan < 0 || s.spent(s.rl[r][Disk]) {
+		if scan--; scan < 0 || s.spent(s.rl[r][Disk]) || s.bestEffort && s.effortMoves >= s.effortLimit {
 			return false
 		}
 		if to := s.receiver(t, from, r, &d); to >= 0 {
 			s.move(r, to, t.goal, 0)
-			src.ri++
+			*next++
 			return true
 		}
 	}
@@ -713,12 +771,13 @@ func (s *solver) room(t *task, from int32) int64 {
 
 // cheapest returns the replica with the fewest bytes that alone takes the excess away, if it has fewer
 // than replica than, and where to move it.
-func (s *solver) cheapest(t *task, from int32, src *source, excess, room int64, than int32) (int32, int32) {
+func (s *solver) cheapest(t *task, from int32, list []candidate, excess, room int64, than int32) (int32, int32) {
 	best, to := int32(-1), int32(-1)
 	least := s.rl[than][Disk]
-	s.work += int64(len(src.replicas) - src.ri)
-	for _, c := range src.replicas[src.ri:] {
-		if s.rb[c.r] != from || s.rl[c.r][Disk] >= least {
+	s.work += int64(len(list))
+	for i := range list {
+		c := &list[i]
+		if c.x < excess || c.x > room || s.rb[c.r] != from || s.rl[c.r][Disk] >= least {
 			continue
 		}
 		d := s.replica(c.r)
@@ -766,7 +825,7 @@ func (s *solver) receiver(t *task, from, r int32, d *amounts) int32 {
 // swap exchanges a replica for a lighter one of a broker that has room. Among the swaps that bring the
 // source into its range it takes the one with the fewest bytes, else the one that helps most.
 func (s *solver) swap(t *task, from int32, src *source) bool {
-	if !s.receives[from] || t.m == metricReplicas || t.only != nil || s.o.MaxReplicaMoves > 0 && s.nmoves+2 > s.o.MaxReplicaMoves {
+	if s.bestEffort && s.effortMoves+2 > s.effortLimit || !s.receives[from] || t.m == metricReplicas || t.only != nil || s.o.MaxReplicaMoves > 0 && s.nmoves+2 > s.o.MaxReplicaMoves {
 		return false
 	}
 	var partners []int32
@@ -797,7 +856,8 @@ func (s *solver) swap(t *task, from int32, src *source) bool {
 		x, bytes int64
 		enough   bool
 	}
-	var best *found
+	var best found
+	any := false
 	for _, to := range partners {
 		theirs := s.swapList(t, to)
 		for _, c := range mine {
@@ -808,8 +868,7 @@ func (s *solver) swap(t *task, from int32, src *source) bool {
 			da := s.replica(a)
 			// Look around the replica of theirs that is lighter by just what is needed.
 			i, _ := slices.BinarySearchFunc(theirs, da[t.m]-need, func(r int32, x int64) int {
-				d := s.replica(r)
-				return cmp.Compare(d[t.m], x)
+				return cmp.Compare(s.amount(r, t.m), x)
 			})
 			for j := max(i-swapNearest/2, 0); j < min(i+swapNearest/2, len(theirs)); j++ {
 				s.work++
@@ -817,24 +876,24 @@ func (s *solver) swap(t *task, from int32, src *source) bool {
 				if s.rb[b] != to {
 					continue
 				}
-				db := s.replica(b)
-				x := da[t.m] - db[t.m]
+				x := da[t.m] - s.amount(b, t.m)
 				bytes := s.rl[a][Disk] + s.rl[b][Disk]
 				if x <= 0 || s.v[from][t.m]-x < t.lower[from] || s.v[to][t.m]+x > t.upper[to] || !s.worthwhile(t, x, bytes) {
 					continue
 				}
 				f := found{a, b, to, x, bytes, x >= need}
-				if best != nil && !(f.enough && !best.enough || f.enough == best.enough && (f.enough && f.bytes < best.bytes || !f.enough && f.x > best.x)) {
+				if any && !(f.enough && !best.enough || f.enough == best.enough && (f.enough && f.bytes < best.bytes || !f.enough && f.x > best.x)) {
 					continue
 				}
+				db := s.replica(b)
 				if t.soft && !s.evens(t, from, to, x) || s.rp[a] == s.rp[b] || !s.legal(a, to) || !s.legal(b, from) || !s.swapFits(t, from, to, &da, &db) {
 					continue
 				}
-				best = &f
+				best, any = f, true
 			}
 		}
 	}
-	if best == nil || s.o.MaxBytes > 0 && s.bytes+best.bytes > s.o.MaxBytes || s.spent(0) {
+	if !any || s.o.MaxBytes > 0 && s.bytes+best.bytes > s.o.MaxBytes || s.spent(0) {
 		return false
 	}
 	s.nswap++
@@ -857,8 +916,7 @@ func (s *solver) swapList(t *task, b int32) []int32 {
 	}
 	s.work += int64(len(list))
 	slices.SortFunc(list, func(x, y int32) int {
-		dx, dy := s.replica(x), s.replica(y)
-		if c := cmp.Compare(dx[t.m], dy[t.m]); c != 0 {
+		if c := cmp.Compare(s.amount(x, t.m), s.amount(y, t.m)); c != 0 {
 			return c
 		}
 		return cmp.Compare(x, y)

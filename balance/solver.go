@@ -91,7 +91,11 @@ type solver struct {
 	log    []action
 	nswap  int
 
+	diskLeads      bool // leading costs disk somewhere
 	nmoves, nleads int
+	bestEffort     bool // a goal that does not trigger is being pursued
+	effortMoves    int  // moves for such goals, and how many there may be
+	effortLimit    int
 	bytes          int64
 	work           int64
 	moveCost       float64
@@ -121,6 +125,7 @@ type cellGroup struct {
 	members []int32
 	zones   []int32   // zones that have brokers able to hold replicas
 	byZone  [][]int32 // members by zone number
+	loose   bool      // some partition leaves a choice of zones
 	run     bool      // soft goals run in this round
 }
 
@@ -145,6 +150,7 @@ func newSolver(o *PlanOptions, c *Cluster, ledger *Ledger, now time.Time) (*solv
 	}
 	s.addInFlight()
 	s.markBrokers()
+	s.markCells()
 	s.count()
 	return s, nil
 }
@@ -301,6 +307,7 @@ func (s *solver) addPartitions() error {
 			return fmt.Errorf("%w: partition %v is led by broker %d, which holds no replica", ErrModel, p.ID, p.Leader)
 		}
 		s.frozen[i] = p.Pinned
+		s.diskLeads = s.diskLeads || p.Leadership[Disk] > 0
 	}
 	s.off[n] = int32(len(s.rb))
 	return nil
@@ -397,6 +404,19 @@ func (s *solver) markBrokers() {
 	}
 }
 
+// markCells finds out in which cells replicas may change their zone.
+func (s *solver) markCells() {
+	for p, gi := range s.pcell {
+		if gi < 0 {
+			continue
+		}
+		g := &s.cells[gi]
+		if n := int(s.off[p+1] - s.off[p]); len(g.zones) > 1 && n%len(g.zones) != 0 {
+			g.loose = true
+		}
+	}
+}
+
 // count sums the state of all brokers anew.
 func (s *solver) count() {
 	clear(s.v)
@@ -443,6 +463,26 @@ func (s *solver) replica(r int32) (d amounts) {
 		d[metricLeaders] = 1
 	}
 	return d
+}
+
+// amount returns one metric of what a move of replica r takes along.
+func (s *solver) amount(r int32, m metric) int64 {
+	x := int64(1)
+	switch {
+	case m < numResources:
+		x = s.rl[r][m]
+	case m == metricLeaders:
+		x = 0
+	}
+	if p := s.rp[r]; s.lead[p] == r {
+		switch {
+		case m < numResources:
+			x += s.pl[p][m]
+		case m == metricLeaders:
+			x = 1
+		}
+	}
+	return x
 }
 
 // leadership returns what a move of the leadership of p takes along.
@@ -658,6 +698,9 @@ func (s *solver) move(r, to int32, goal Goal, swap int) {
 	s.lists[to] = append(s.lists[to], r)
 	s.log = append(s.log, action{MoveReplica, s.rp[r], r, from, to, goal, swap, d.loads()})
 	s.nmoves++
+	if s.bestEffort {
+		s.effortMoves++
+	}
 	s.bytes += s.rl[r][Disk]
 }
 
@@ -678,6 +721,9 @@ func (s *solver) handOver(p, r int32, goal Goal) {
 	s.lead[p] = r
 	s.log = append(s.log, action{MoveLeadership, p, r, from, to, goal, 0, d.loads()})
 	s.nleads++
+	if s.bestEffort {
+		s.effortMoves++
+	}
 }
 
 // spent reports whether a limit is reached, and notes which.
