@@ -167,39 +167,49 @@ func fullDelta(im *Image) Delta {
 	return d
 }
 
-// apply changes a private image by one committed entry and returns the records
-// that took effect. It is deterministic: it depends on the image and its
-// arguments alone.
+// An applied tells what an entry did.
+type applied struct {
+	term, sequence uint64   // under which it was decided; zero for a leader's first entry
+	records        []record // that took effect
+	rejected       error    // why none did
+}
+
+// apply changes a private image by one committed entry. It is deterministic: it
+// depends on the image and its arguments alone.
 //
 // An entry takes effect as a whole or not at all: not, if the term in which it
 // was decided is not the one under which it was appended (its controller had
-// been replaced in between), or if a record fails its check (rejected is the
-// reason then). err is something that this version can't read: the server must
-// stop, since skipping it would make servers differ.
-func (im *Image) apply(index, term uint64, data []byte) (applied []record, rejected, err error) {
-	defer func() { im.index, im.term = index, term }()
-	if len(data) == 0 {
-		return nil, nil, nil // a leader's first entry
+// been replaced in between), or if a record fails its check. An error is
+// something that this version can't read: the server must stop, since skipping
+// it would make servers differ.
+func (im *Image) apply(index, term uint64, data []byte) (applied, error) {
+	if len(data) == 0 { // a leader's first entry
+		im.index, im.term = index, term
+		return applied{}, nil
 	}
-	decided, records, err := decodeEntry(data)
+	e, err := decodeEntry(data)
 	if err != nil {
-		return nil, nil, fmt.Errorf("apply index %d: %w", index, err)
+		return applied{}, fmt.Errorf("apply index %d: %w", index, err)
 	}
-	if decided != term {
-		return nil, fmt.Errorf("%w: decided in term %d, appended in term %d", ErrStale, decided, term), nil
+	im.index, im.term = index, term
+	a := applied{term: e.term, sequence: e.sequence}
+	if e.term != term {
+		a.rejected = fmt.Errorf("%w: decided in term %d, appended in term %d", ErrStale, e.term, term)
+		return a, nil
 	}
 	work := im
-	if len(records) > 1 {
+	if len(e.records) > 1 {
 		work = im.clone()
 	}
-	for _, r := range records {
-		if rejected = work.check(r); rejected != nil {
-			return nil, rejected, nil
+	for _, r := range e.records {
+		if a.rejected = work.check(r); a.rejected != nil {
+			return a, nil
 		}
 		work.put(r)
 	}
 	if work != im {
 		im.records, im.names, im.hash = work.records, work.names, work.hash
 	}
-	return records, nil, nil
+	a.records = e.records
+	return a, nil
 }

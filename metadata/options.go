@@ -21,9 +21,6 @@ const (
 	DefaultProducerBlock     = 1000
 )
 
-// MaxEntryBytes bounds one log entry, and so what one request may change.
-const MaxEntryBytes = 4 << 20
-
 // A Network carries messages to the other nodes. Its methods are safe for
 // concurrent use. The bytes given are not changed afterwards by either side.
 type Network interface {

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"slices"
 	"time"
 
+	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -77,32 +77,35 @@ func openEnvelope(b []byte, magic string, m proto.Message) error {
 }
 
 // encodeEntry encodes records that the controller of a term has decided on.
-func encodeEntry(term uint64, records []record) ([]byte, error) {
-	e := &metapb.Entry{Term: term}
+func encodeEntry(term, sequence uint64, records []record) ([]byte, error) {
+	e := &metapb.Entry{Term: term, Sequence: sequence}
 	for _, r := range records {
 		e.Records = append(e.Records, &metapb.Record{Kind: r.kind, Value: r.value})
 	}
-	b, err := appendEnvelope(nil, magicEntry, e)
-	if err == nil && len(b) > MaxEntryBytes {
-		err = fmt.Errorf("%w: an entry of %d bytes", ErrTooLarge, len(b))
-	}
-	return b, err
+	return appendEnvelope(nil, magicEntry, e)
+}
+
+// An entry is a decoded log entry.
+type entry struct {
+	term, sequence uint64
+	records        []record
 }
 
 // decodeEntry is the inverse of encodeEntry. An unknown kind is an error.
-func decodeEntry(b []byte) (term uint64, records []record, err error) {
+func decodeEntry(b []byte) (entry, error) {
 	var e metapb.Entry
 	if err := openEnvelope(b, magicEntry, &e); err != nil {
-		return 0, nil, &FormatError{What: "log entry", Err: err}
+		return entry{}, &FormatError{What: "log entry", Err: err}
 	}
+	out := entry{term: e.Term, sequence: e.Sequence}
 	for _, r := range e.Records {
 		rec, err := decodeRecord(r.GetKind(), r.GetValue())
 		if err != nil {
-			return 0, nil, err
+			return entry{}, err
 		}
-		records = append(records, rec)
+		out.records = append(out.records, rec)
 	}
-	return e.Term, records, nil
+	return out, nil
 }
 
 // decodeRecord reads one record's value, which it keeps.
@@ -318,29 +321,45 @@ func membersFromProto(ms []*metapb.Member) []Member {
 	return out
 }
 
-// A snapshot is the whole state at one index, in the form in which it is stored.
+// A snapshot is the whole state at one index.
 type snapshot struct {
 	index, term uint64
-	conf        []byte // raftpb.ConfState at that index
 	image       *Image
 }
 
-func encodeSnapshot(im *Image, conf []byte) ([]byte, error) {
-	m := &metapb.Snapshot{Index: im.index, Term: im.term, ConfState: conf, Hash: im.hash.bytes()}
+func snapshotToProto(im *Image, conf *raftpb.ConfState) (*metapb.Snapshot, error) {
+	c, err := proto.Marshal(conf)
+	if err != nil {
+		return nil, err
+	}
+	m := &metapb.Snapshot{Index: im.index, Term: im.term, ConfState: c, Hash: im.hash.bytes()}
 	im.records.Scan(func(key string, o *object) bool {
 		m.State = append(m.State, &metapb.KeyValue{Key: []byte(key), Value: o.value})
 		return true
 	})
+	return m, nil
+}
+
+func encodeSnapshot(im *Image, conf *raftpb.ConfState) ([]byte, error) {
+	m, err := snapshotToProto(im, conf)
+	if err != nil {
+		return nil, err
+	}
 	return appendEnvelope(nil, magicSnapshot, m)
 }
 
-// decodeSnapshot reads what encodeSnapshot writes, and checks its hash, so that
-// a state that differs from the sender's is never taken over.
+// decodeSnapshot reads what encodeSnapshot writes.
 func decodeSnapshot(b []byte, cluster ID) (snapshot, error) {
 	var m metapb.Snapshot
 	if err := openEnvelope(b, magicSnapshot, &m); err != nil {
 		return snapshot{}, &FormatError{What: "snapshot", Err: err}
 	}
+	return snapshotFromProto(&m, cluster)
+}
+
+// snapshotFromProto checks the snapshot's hash, so that a state that differs from
+// its sender's is never taken over.
+func snapshotFromProto(m *metapb.Snapshot, cluster ID) (snapshot, error) {
 	im := newImage(cluster)
 	last := ""
 	for _, kv := range m.State {
@@ -349,7 +368,7 @@ func decodeSnapshot(b []byte, cluster ID) (snapshot, error) {
 			return snapshot{}, &FormatError{What: "snapshot", Err: errors.New("keys are not sorted")}
 		}
 		last = key
-		if err := im.load(key, slices.Clone(kv.GetValue())); err != nil {
+		if err := im.load(key, kv.GetValue()); err != nil {
 			return snapshot{}, err
 		}
 	}
@@ -357,5 +376,5 @@ func decodeSnapshot(b []byte, cluster ID) (snapshot, error) {
 		return snapshot{}, &FormatError{What: "snapshot", Err: errors.New("state hash mismatch")}
 	}
 	im.index, im.term = m.Index, m.Term
-	return snapshot{index: m.Index, term: m.Term, conf: m.ConfState, image: im}, nil
+	return snapshot{index: m.Index, term: m.Term, image: im}, nil
 }

@@ -690,11 +690,13 @@ func (x *Record) GetValue() []byte {
 
 // Entry is the content of one Raft log entry: records that are applied together
 // or, if one of them does not fit, not at all. term is the one in which the
-// controller decided; an entry whose Raft term is another is ignored.
+// controller decided; an entry whose Raft term is another is ignored. sequence
+// tells the entries of one term apart.
 type Entry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Term          uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
 	Records       []*Record              `protobuf:"bytes,2,rep,name=records,proto3" json:"records,omitempty"`
+	Sequence      uint64                 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -743,6 +745,82 @@ func (x *Entry) GetRecords() []*Record {
 	return nil
 }
 
+func (x *Entry) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+// Identity says whose store it is. version is that of the store's layout.
+type Identity struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Cluster       []byte                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Broker        int32                  `protobuf:"varint,3,opt,name=broker,proto3" json:"broker,omitempty"`
+	Directory     []byte                 `protobuf:"bytes,4,opt,name=directory,proto3" json:"directory,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Identity) Reset() {
+	*x = Identity{}
+	mi := &file_meta_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Identity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Identity) ProtoMessage() {}
+
+func (x *Identity) ProtoReflect() protoreflect.Message {
+	mi := &file_meta_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Identity.ProtoReflect.Descriptor instead.
+func (*Identity) Descriptor() ([]byte, []int) {
+	return file_meta_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Identity) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Identity) GetCluster() []byte {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *Identity) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+func (x *Identity) GetDirectory() []byte {
+	if x != nil {
+		return x.Directory
+	}
+	return nil
+}
+
 type KeyValue struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -753,7 +831,7 @@ type KeyValue struct {
 
 func (x *KeyValue) Reset() {
 	*x = KeyValue{}
-	mi := &file_meta_proto_msgTypes[9]
+	mi := &file_meta_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +843,7 @@ func (x *KeyValue) String() string {
 func (*KeyValue) ProtoMessage() {}
 
 func (x *KeyValue) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[9]
+	mi := &file_meta_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +856,7 @@ func (x *KeyValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyValue.ProtoReflect.Descriptor instead.
 func (*KeyValue) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{9}
+	return file_meta_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *KeyValue) GetKey() []byte {
@@ -810,7 +888,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_meta_proto_msgTypes[10]
+	mi := &file_meta_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +900,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[10]
+	mi := &file_meta_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +913,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{10}
+	return file_meta_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Snapshot) GetIndex() uint64 {
@@ -893,7 +971,7 @@ type Request struct {
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_meta_proto_msgTypes[11]
+	mi := &file_meta_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +983,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[11]
+	mi := &file_meta_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +996,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{11}
+	return file_meta_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Request) GetAsk() isRequest_Ask {
@@ -1063,7 +1141,7 @@ type Pull struct {
 
 func (x *Pull) Reset() {
 	*x = Pull{}
-	mi := &file_meta_proto_msgTypes[12]
+	mi := &file_meta_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1153,7 @@ func (x *Pull) String() string {
 func (*Pull) ProtoMessage() {}
 
 func (x *Pull) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[12]
+	mi := &file_meta_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1166,7 @@ func (x *Pull) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pull.ProtoReflect.Descriptor instead.
 func (*Pull) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{12}
+	return file_meta_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Pull) GetIndex() uint64 {
@@ -1119,7 +1197,7 @@ type Register struct {
 
 func (x *Register) Reset() {
 	*x = Register{}
-	mi := &file_meta_proto_msgTypes[13]
+	mi := &file_meta_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1209,7 @@ func (x *Register) String() string {
 func (*Register) ProtoMessage() {}
 
 func (x *Register) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[13]
+	mi := &file_meta_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1222,7 @@ func (x *Register) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Register.ProtoReflect.Descriptor instead.
 func (*Register) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{13}
+	return file_meta_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Register) GetId() int32 {
@@ -1199,7 +1277,7 @@ type PartitionID struct {
 
 func (x *PartitionID) Reset() {
 	*x = PartitionID{}
-	mi := &file_meta_proto_msgTypes[14]
+	mi := &file_meta_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1289,7 @@ func (x *PartitionID) String() string {
 func (*PartitionID) ProtoMessage() {}
 
 func (x *PartitionID) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[14]
+	mi := &file_meta_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1302,7 @@ func (x *PartitionID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionID.ProtoReflect.Descriptor instead.
 func (*PartitionID) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{14}
+	return file_meta_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PartitionID) GetTopic() []byte {
@@ -1255,7 +1333,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_meta_proto_msgTypes[15]
+	mi := &file_meta_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1345,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[15]
+	mi := &file_meta_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1358,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{15}
+	return file_meta_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Heartbeat) GetId() int32 {
@@ -1334,7 +1412,7 @@ type CreateTopic struct {
 
 func (x *CreateTopic) Reset() {
 	*x = CreateTopic{}
-	mi := &file_meta_proto_msgTypes[16]
+	mi := &file_meta_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1346,7 +1424,7 @@ func (x *CreateTopic) String() string {
 func (*CreateTopic) ProtoMessage() {}
 
 func (x *CreateTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[16]
+	mi := &file_meta_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1359,7 +1437,7 @@ func (x *CreateTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTopic.ProtoReflect.Descriptor instead.
 func (*CreateTopic) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{16}
+	return file_meta_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CreateTopic) GetTopic() *Topic {
@@ -1384,7 +1462,7 @@ type AlterISR struct {
 
 func (x *AlterISR) Reset() {
 	*x = AlterISR{}
-	mi := &file_meta_proto_msgTypes[17]
+	mi := &file_meta_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1474,7 @@ func (x *AlterISR) String() string {
 func (*AlterISR) ProtoMessage() {}
 
 func (x *AlterISR) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[17]
+	mi := &file_meta_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1487,7 @@ func (x *AlterISR) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterISR.ProtoReflect.Descriptor instead.
 func (*AlterISR) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{17}
+	return file_meta_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AlterISR) GetPartition() *PartitionID {
@@ -1471,7 +1549,7 @@ type AllocateProducers struct {
 
 func (x *AllocateProducers) Reset() {
 	*x = AllocateProducers{}
-	mi := &file_meta_proto_msgTypes[18]
+	mi := &file_meta_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1561,7 @@ func (x *AllocateProducers) String() string {
 func (*AllocateProducers) ProtoMessage() {}
 
 func (x *AllocateProducers) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[18]
+	mi := &file_meta_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1574,7 @@ func (x *AllocateProducers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducers.ProtoReflect.Descriptor instead.
 func (*AllocateProducers) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{18}
+	return file_meta_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AllocateProducers) GetId() int32 {
@@ -1523,7 +1601,7 @@ type Death struct {
 
 func (x *Death) Reset() {
 	*x = Death{}
-	mi := &file_meta_proto_msgTypes[19]
+	mi := &file_meta_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1613,7 @@ func (x *Death) String() string {
 func (*Death) ProtoMessage() {}
 
 func (x *Death) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[19]
+	mi := &file_meta_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1626,7 @@ func (x *Death) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Death.ProtoReflect.Descriptor instead.
 func (*Death) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{19}
+	return file_meta_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Death) GetId() int32 {
@@ -1586,7 +1664,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_meta_proto_msgTypes[20]
+	mi := &file_meta_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1676,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[20]
+	mi := &file_meta_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1689,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{20}
+	return file_meta_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Reply) GetCode() uint32 {
@@ -1711,7 +1789,7 @@ type Pulled struct {
 
 func (x *Pulled) Reset() {
 	*x = Pulled{}
-	mi := &file_meta_proto_msgTypes[21]
+	mi := &file_meta_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +1801,7 @@ func (x *Pulled) String() string {
 func (*Pulled) ProtoMessage() {}
 
 func (x *Pulled) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[21]
+	mi := &file_meta_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +1814,7 @@ func (x *Pulled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pulled.ProtoReflect.Descriptor instead.
 func (*Pulled) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{21}
+	return file_meta_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Pulled) GetApplied() uint64 {
@@ -1779,7 +1857,7 @@ type LogEntry struct {
 
 func (x *LogEntry) Reset() {
 	*x = LogEntry{}
-	mi := &file_meta_proto_msgTypes[22]
+	mi := &file_meta_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +1869,7 @@ func (x *LogEntry) String() string {
 func (*LogEntry) ProtoMessage() {}
 
 func (x *LogEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[22]
+	mi := &file_meta_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +1882,7 @@ func (x *LogEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEntry.ProtoReflect.Descriptor instead.
 func (*LogEntry) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{22}
+	return file_meta_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LogEntry) GetIndex() uint64 {
@@ -1897,10 +1975,16 @@ const file_meta_proto_rawDesc = "" +
 	"\x10next_producer_id\x18\x02 \x01(\x03R\x0enextProducerId\"2\n" +
 	"\x06Record\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value\"P\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"l\n" +
 	"\x05Entry\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x123\n" +
-	"\arecords\x18\x02 \x03(\v2\x19.cordwood.metadata.RecordR\arecords\"2\n" +
+	"\arecords\x18\x02 \x03(\v2\x19.cordwood.metadata.RecordR\arecords\x12\x1a\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\"t\n" +
+	"\bIdentity\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
+	"\acluster\x18\x02 \x01(\fR\acluster\x12\x16\n" +
+	"\x06broker\x18\x03 \x01(\x05R\x06broker\x12\x1c\n" +
+	"\tdirectory\x18\x04 \x01(\fR\tdirectory\"2\n" +
 	"\bKeyValue\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"\x9a\x01\n" +
@@ -1995,7 +2079,7 @@ func file_meta_proto_rawDescGZIP() []byte {
 	return file_meta_proto_rawDescData
 }
 
-var file_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_meta_proto_goTypes = []any{
 	(*Broker)(nil),            // 0: cordwood.metadata.Broker
 	(*Retention)(nil),         // 1: cordwood.metadata.Retention
@@ -2006,20 +2090,21 @@ var file_meta_proto_goTypes = []any{
 	(*Counters)(nil),          // 6: cordwood.metadata.Counters
 	(*Record)(nil),            // 7: cordwood.metadata.Record
 	(*Entry)(nil),             // 8: cordwood.metadata.Entry
-	(*KeyValue)(nil),          // 9: cordwood.metadata.KeyValue
-	(*Snapshot)(nil),          // 10: cordwood.metadata.Snapshot
-	(*Request)(nil),           // 11: cordwood.metadata.Request
-	(*Pull)(nil),              // 12: cordwood.metadata.Pull
-	(*Register)(nil),          // 13: cordwood.metadata.Register
-	(*PartitionID)(nil),       // 14: cordwood.metadata.PartitionID
-	(*Heartbeat)(nil),         // 15: cordwood.metadata.Heartbeat
-	(*CreateTopic)(nil),       // 16: cordwood.metadata.CreateTopic
-	(*AlterISR)(nil),          // 17: cordwood.metadata.AlterISR
-	(*AllocateProducers)(nil), // 18: cordwood.metadata.AllocateProducers
-	(*Death)(nil),             // 19: cordwood.metadata.Death
-	(*Reply)(nil),             // 20: cordwood.metadata.Reply
-	(*Pulled)(nil),            // 21: cordwood.metadata.Pulled
-	(*LogEntry)(nil),          // 22: cordwood.metadata.LogEntry
+	(*Identity)(nil),          // 9: cordwood.metadata.Identity
+	(*KeyValue)(nil),          // 10: cordwood.metadata.KeyValue
+	(*Snapshot)(nil),          // 11: cordwood.metadata.Snapshot
+	(*Request)(nil),           // 12: cordwood.metadata.Request
+	(*Pull)(nil),              // 13: cordwood.metadata.Pull
+	(*Register)(nil),          // 14: cordwood.metadata.Register
+	(*PartitionID)(nil),       // 15: cordwood.metadata.PartitionID
+	(*Heartbeat)(nil),         // 16: cordwood.metadata.Heartbeat
+	(*CreateTopic)(nil),       // 17: cordwood.metadata.CreateTopic
+	(*AlterISR)(nil),          // 18: cordwood.metadata.AlterISR
+	(*AllocateProducers)(nil), // 19: cordwood.metadata.AllocateProducers
+	(*Death)(nil),             // 20: cordwood.metadata.Death
+	(*Reply)(nil),             // 21: cordwood.metadata.Reply
+	(*Pulled)(nil),            // 22: cordwood.metadata.Pulled
+	(*LogEntry)(nil),          // 23: cordwood.metadata.LogEntry
 }
 var file_meta_proto_depIdxs = []int32{
 	1,  // 0: cordwood.metadata.TopicConfig.local_retention:type_name -> cordwood.metadata.Retention
@@ -2027,25 +2112,25 @@ var file_meta_proto_depIdxs = []int32{
 	2,  // 2: cordwood.metadata.Topic.config:type_name -> cordwood.metadata.TopicConfig
 	4,  // 3: cordwood.metadata.Partition.isr:type_name -> cordwood.metadata.Member
 	7,  // 4: cordwood.metadata.Entry.records:type_name -> cordwood.metadata.Record
-	9,  // 5: cordwood.metadata.Snapshot.state:type_name -> cordwood.metadata.KeyValue
-	12, // 6: cordwood.metadata.Request.pull:type_name -> cordwood.metadata.Pull
-	13, // 7: cordwood.metadata.Request.register:type_name -> cordwood.metadata.Register
-	15, // 8: cordwood.metadata.Request.heartbeat:type_name -> cordwood.metadata.Heartbeat
-	16, // 9: cordwood.metadata.Request.create_topic:type_name -> cordwood.metadata.CreateTopic
-	17, // 10: cordwood.metadata.Request.alter_isr:type_name -> cordwood.metadata.AlterISR
-	18, // 11: cordwood.metadata.Request.allocate_producers:type_name -> cordwood.metadata.AllocateProducers
-	19, // 12: cordwood.metadata.Request.death:type_name -> cordwood.metadata.Death
-	14, // 13: cordwood.metadata.Heartbeat.electable:type_name -> cordwood.metadata.PartitionID
-	14, // 14: cordwood.metadata.Heartbeat.lossy:type_name -> cordwood.metadata.PartitionID
+	10, // 5: cordwood.metadata.Snapshot.state:type_name -> cordwood.metadata.KeyValue
+	13, // 6: cordwood.metadata.Request.pull:type_name -> cordwood.metadata.Pull
+	14, // 7: cordwood.metadata.Request.register:type_name -> cordwood.metadata.Register
+	16, // 8: cordwood.metadata.Request.heartbeat:type_name -> cordwood.metadata.Heartbeat
+	17, // 9: cordwood.metadata.Request.create_topic:type_name -> cordwood.metadata.CreateTopic
+	18, // 10: cordwood.metadata.Request.alter_isr:type_name -> cordwood.metadata.AlterISR
+	19, // 11: cordwood.metadata.Request.allocate_producers:type_name -> cordwood.metadata.AllocateProducers
+	20, // 12: cordwood.metadata.Request.death:type_name -> cordwood.metadata.Death
+	15, // 13: cordwood.metadata.Heartbeat.electable:type_name -> cordwood.metadata.PartitionID
+	15, // 14: cordwood.metadata.Heartbeat.lossy:type_name -> cordwood.metadata.PartitionID
 	3,  // 15: cordwood.metadata.CreateTopic.topic:type_name -> cordwood.metadata.Topic
-	14, // 16: cordwood.metadata.AlterISR.partition:type_name -> cordwood.metadata.PartitionID
+	15, // 16: cordwood.metadata.AlterISR.partition:type_name -> cordwood.metadata.PartitionID
 	4,  // 17: cordwood.metadata.AlterISR.isr:type_name -> cordwood.metadata.Member
 	4,  // 18: cordwood.metadata.AlterISR.lossy:type_name -> cordwood.metadata.Member
-	21, // 19: cordwood.metadata.Reply.pulled:type_name -> cordwood.metadata.Pulled
+	22, // 19: cordwood.metadata.Reply.pulled:type_name -> cordwood.metadata.Pulled
 	3,  // 20: cordwood.metadata.Reply.topic:type_name -> cordwood.metadata.Topic
 	5,  // 21: cordwood.metadata.Reply.partition:type_name -> cordwood.metadata.Partition
-	22, // 22: cordwood.metadata.Pulled.entries:type_name -> cordwood.metadata.LogEntry
-	10, // 23: cordwood.metadata.Pulled.snapshot:type_name -> cordwood.metadata.Snapshot
+	23, // 22: cordwood.metadata.Pulled.entries:type_name -> cordwood.metadata.LogEntry
+	11, // 23: cordwood.metadata.Pulled.snapshot:type_name -> cordwood.metadata.Snapshot
 	24, // [24:24] is the sub-list for method output_type
 	24, // [24:24] is the sub-list for method input_type
 	24, // [24:24] is the sub-list for extension type_name
@@ -2058,7 +2143,7 @@ func file_meta_proto_init() {
 	if File_meta_proto != nil {
 		return
 	}
-	file_meta_proto_msgTypes[11].OneofWrappers = []any{
+	file_meta_proto_msgTypes[12].OneofWrappers = []any{
 		(*Request_Pull)(nil),
 		(*Request_Register)(nil),
 		(*Request_Heartbeat)(nil),
@@ -2074,7 +2159,7 @@ func file_meta_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meta_proto_rawDesc), len(file_meta_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,236 @@
+package metadata
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/cordwood-io/cordwood/log"
+)
+
+// A pebbleFS gives Pebble the node's disk, so that one crash hits the metadata
+// store and the partitions' logs alike.
+type pebbleFS struct{ fs log.FS }
+
+var _ vfs.FS = pebbleFS{}
+
+func (p pebbleFS) Create(name string, _ vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := p.fs.Create(name)
+	if errors.Is(err, fs.ErrExist) {
+		if err := p.fs.Remove(name); err != nil {
+			return nil, err
+		}
+		f, err = p.fs.Create(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &pebbleFile{fs: p.fs, name: name, file: f}, nil
+}
+
+func (p pebbleFS) Link(oldName, newName string) error { return p.fs.Link(oldName, newName) }
+
+func (p pebbleFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	info, err := p.fs.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir {
+		return p.OpenDir(name)
+	}
+	f, err := p.fs.Open(name, false)
+	if err != nil {
+		return nil, err
+	}
+	pf := &pebbleFile{fs: p.fs, name: name, file: f}
+	for _, o := range opts {
+		o.Apply(pf)
+	}
+	return pf, nil
+}
+
+func (p pebbleFS) OpenReadWrite(name string, _ vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := p.fs.Open(name, true)
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = p.fs.Create(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	pf := &pebbleFile{fs: p.fs, name: name, file: f}
+	for _, o := range opts {
+		o.Apply(pf)
+	}
+	return pf, nil
+}
+
+func (p pebbleFS) OpenDir(name string) (vfs.File, error) {
+	info, err := p.fs.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir {
+		return nil, &fs.PathError{Op: "opendir", Path: name, Err: fs.ErrInvalid}
+	}
+	return pebbleDir{fs: p.fs, name: name}, nil
+}
+
+func (p pebbleFS) Remove(name string) error { return p.fs.Remove(name) }
+
+func (p pebbleFS) RemoveAll(name string) error {
+	info, err := p.fs.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.IsDir {
+		names, err := p.fs.List(name)
+		if err != nil {
+			return err
+		}
+		for _, n := range names {
+			if err := p.RemoveAll(path.Join(name, n)); err != nil {
+				return err
+			}
+		}
+	}
+	return p.fs.Remove(name)
+}
+
+func (p pebbleFS) Rename(oldName, newName string) error { return p.fs.Rename(oldName, newName) }
+
+// ReuseForWrite makes a new file: a recycled one has stale bytes behind its end.
+func (p pebbleFS) ReuseForWrite(oldName, newName string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := p.fs.Remove(oldName); err != nil {
+		return nil, err
+	}
+	return p.Create(newName, c)
+}
+
+func (p pebbleFS) MkdirAll(dir string, _ os.FileMode) error { return p.fs.MkdirAll(dir) }
+
+func (p pebbleFS) Lock(name string) (io.Closer, error) { return p.fs.Lock(name) }
+
+func (p pebbleFS) List(dir string) ([]string, error) { return p.fs.List(dir) }
+
+func (p pebbleFS) Stat(name string) (vfs.FileInfo, error) {
+	info, err := p.fs.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	return pebbleInfo{name: path.Base(name), info: info}, nil
+}
+
+func (p pebbleFS) PathBase(name string) string    { return path.Base(name) }
+func (p pebbleFS) PathJoin(elem ...string) string { return path.Join(elem...) }
+func (p pebbleFS) PathDir(name string) string     { return path.Dir(name) }
+func (p pebbleFS) Unwrap() vfs.FS                 { return nil }
+func (p pebbleFS) GetDiskUsage(dir string) (vfs.DiskUsage, error) {
+	free, err := p.fs.FreeBytes(dir)
+	if err != nil {
+		return vfs.DiskUsage{}, err
+	}
+	return vfs.DiskUsage{AvailBytes: uint64(max(free, 0)), TotalBytes: uint64(max(free, 0))}, nil
+}
+
+// A pebbleFile adds the positions of sequential reading and writing.
+type pebbleFile struct {
+	fs   log.FS
+	name string
+	file log.File
+
+	mu    sync.Mutex
+	read  int64
+	write int64
+}
+
+func (f *pebbleFile) Close() error { return f.file.Close() }
+
+func (f *pebbleFile) Read(b []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, err := f.file.ReadAt(b, f.read)
+	f.read += int64(n)
+	if n > 0 && errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
+}
+
+func (f *pebbleFile) ReadAt(b []byte, off int64) (int, error) { return f.file.ReadAt(b, off) }
+
+func (f *pebbleFile) Write(b []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, err := f.file.WriteAt(b, f.write)
+	f.write += int64(n)
+	return n, err
+}
+
+func (f *pebbleFile) WriteAt(b []byte, off int64) (int, error) { return f.file.WriteAt(b, off) }
+
+// Preallocate does nothing: Pebble expects the size to stay as it is.
+func (f *pebbleFile) Preallocate(_, _ int64) error { return nil }
+
+func (f *pebbleFile) Stat() (vfs.FileInfo, error) {
+	size, err := f.file.Size()
+	if err != nil {
+		return nil, err
+	}
+	return pebbleInfo{name: path.Base(f.name), info: log.FileInfo{Size: size}}, nil
+}
+
+func (f *pebbleFile) Sync() error     { return f.file.Sync() }
+func (f *pebbleFile) SyncData() error { return f.file.Sync() }
+
+// SyncTo does nothing: it is only for smoothing, and promises nothing.
+func (f *pebbleFile) SyncTo(int64) (bool, error)          { return false, nil }
+func (f *pebbleFile) Prefetch(offset, length int64) error { return nil }
+func (f *pebbleFile) Fd() uintptr                         { return vfs.InvalidFd }
+
+// A pebbleDir is a folder opened for syncing.
+type pebbleDir struct {
+	fs   log.FS
+	name string
+}
+
+var errIsDir = errors.New("is a folder")
+
+func (d pebbleDir) Close() error                        { return nil }
+func (d pebbleDir) Read([]byte) (int, error)            { return 0, errIsDir }
+func (d pebbleDir) ReadAt([]byte, int64) (int, error)   { return 0, errIsDir }
+func (d pebbleDir) Write([]byte) (int, error)           { return 0, errIsDir }
+func (d pebbleDir) WriteAt([]byte, int64) (int, error)  { return 0, errIsDir }
+func (d pebbleDir) Preallocate(_, _ int64) error        { return nil }
+func (d pebbleDir) Stat() (vfs.FileInfo, error)         { return pebbleFS{d.fs}.Stat(d.name) }
+func (d pebbleDir) Sync() error                         { return d.fs.SyncDir(d.name) }
+func (d pebbleDir) SyncData() error                     { return d.fs.SyncDir(d.name) }
+func (d pebbleDir) SyncTo(int64) (bool, error)          { return false, nil }
+func (d pebbleDir) Prefetch(offset, length int64) error { return nil }
+func (d pebbleDir) Fd() uintptr                         { return vfs.InvalidFd }
+
+type pebbleInfo struct {
+	name string
+	info log.FileInfo
+}
+
+func (i pebbleInfo) Name() string           { return i.name }
+func (i pebbleInfo) Size() int64            { return i.info.Size }
+func (i pebbleInfo) ModTime() time.Time     { return i.info.ModTime }
+func (i pebbleInfo) IsDir() bool            { return i.info.IsDir }
+func (i pebbleInfo) Sys() any               { return nil }
+func (i pebbleInfo) DeviceID() vfs.DeviceID { return vfs.DeviceID{} }
+func (i pebbleInfo) Mode() os.FileMode {
+	if i.info.IsDir {
+		return os.ModeDir | 0o755
+	}
+	return 0o644
+}
