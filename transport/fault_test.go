@@ -334,6 +334,7 @@ func TestSendWhileDialling(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if want := []byte{0, 1, 2, 3, 4, 5}; !bytes.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}

@@ -151,9 +151,13 @@ func (p *payload) Release() {
 func pattern(n int, seed byte) []byte {
 	b := make([]byte, n)
 	x := uint32(seed) + 1
-	for i := range b {
+	const period = 65521 // prime, so that no power of two long piece repeats
+	for i := range min(n, period) {
 		x = x*1664525 + 1013904223
 		b[i] = byte(x >> 24)
+	}
+	for i := period; i < n; i += period {
+		copy(b[i:], b[:period])
 	}
 	return b
 }

@@ -16,15 +16,16 @@ import (
 
 func TestCall(t *testing.T) {
 	worlds(t, func(t *testing.T, w *world) {
-		var from transport.Peer
-		var class transport.Class
-		p := newPayload(nil)
+		requests := make(chan *transport.Request, 1)
+		payloads := make(chan *payload, 1)
 		w.node(1, handle(func(ctx context.Context, r *transport.Request) (*transport.Reply, error) {
-			from, class = r.From, r.Class
 			reply := &transport.Reply{Body: r.Body}
 			if r.Kind > 0 {
-				p = newPayload(pattern(1<<r.Kind, byte(r.Kind)))
+				p := newPayload(pattern(1<<r.Kind, byte(r.Kind)))
+				payloads <- p
 				reply.Payload = p
+			} else {
+				requests <- r
 			}
 			return reply, nil
 		}))
@@ -39,8 +40,8 @@ func TestCall(t *testing.T) {
 				if !bytes.Equal(r.Body, want) || r.Payload != nil || r.From.Node != 1 {
 					t.Errorf("got %d bytes, payload of %d, from %d", len(r.Body), len(r.Payload), r.From.Node)
 				}
-				if from.Node != 0 || class != transport.Live {
-					t.Errorf("handler saw node %d, class %v", from.Node, class)
+				if q := <-requests; q.From.Node != 0 || q.Class != transport.Live {
+					t.Errorf("handler saw node %d, class %v", q.From.Node, q.Class)
 				}
 			})
 		}
@@ -53,6 +54,7 @@ func TestCall(t *testing.T) {
 				if !bytes.Equal(r.Payload, pattern(1<<kind, byte(kind))) || string(r.Body) != "x" {
 					t.Errorf("got a payload of %d bytes, body %q", len(r.Payload), r.Body)
 				}
+				p := <-payloads
 				<-p.released
 				if w, r := p.writes.Load(), p.releases.Load(); w != 1 || r != 1 {
 					t.Errorf("%d writes, %d releases", w, r)
