@@ -125,17 +125,15 @@ func (l *Limiter) makeMeter(a *account, kind Kind, now Instant) *meter {
 // whether the tenant is known to be below its quota cluster-wide.
 func (l *Limiter) applied(a *account, kind Kind, q Quota, now Instant) (rate Rate, burst float64, below bool) {
 	rate = q.Rate
-	base := rate
 	if a.parent == nil && q.Rate > 0 && kind != PartitionMutations {
 		if l.agent != nil {
-			rate, base, below = l.agent.local(groupID{a.key.Tenant, kind}, q.Rate, now)
+			rate, below = l.agent.local(groupID{a.key.Tenant, kind}, q.Rate, now)
 		}
 		if kind != Connections {
-			f := Rate(l.pressure.factor(kind))
-			rate, base = rate*f, base*f
+			rate *= Rate(l.pressure.factor(kind))
 		}
 	}
-	return rate, max(0, float64(base)) * q.burst().Seconds(), below
+	return rate, max(0, float64(rate)) * q.burst().Seconds(), below
 }
 
 // set applies a quota to the meter, settled at the old rate up to now, and reports whether sleepers must look again.

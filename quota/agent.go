@@ -78,20 +78,18 @@ func (a *Agent) SetMembers(m Members, now Instant) {
 // even is the static split of q. Requires mu.
 func (a *Agent) even(q float64) float64 { return q / float64(max(1, len(a.members.Brokers))) }
 
-// local returns the rate that a tenant has here under the quota q, the same without lazy doubling, and whether the tenant is known to be below
-// the quota cluster-wide.
-func (a *Agent) local(id groupID, q Rate, now Instant) (rate, base Rate, below bool) {
+// local returns the rate that a tenant has here under the quota q, and whether the tenant is known to be below the quota cluster-wide.
+func (a *Agent) local(id groupID, q Rate, now Instant) (rate Rate, below bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	limit, s := a.limit(id, float64(q), now)
 	if s == nil || now > s.at+3*Instant(a.rule.Period) {
-		return Rate(limit), Rate(limit), false
+		return Rate(limit), false
 	}
-	base = Rate(limit)
 	if s.lazy && id.kind != Connections {
 		limit = min(limit*a.rule.LazyFactor, float64(q))
 	}
-	return Rate(limit), base, s.use < BelowQuota
+	return Rate(limit), s.use < BelowQuota
 }
 
 // limit returns the limit in force and the share that it came from, if any. Requires mu.

@@ -12,7 +12,7 @@ const (
 	DefaultLease      = 2 * time.Second
 	DefaultFloor      = 0.02
 	DefaultLazyFactor = 2
-	DefaultLazyBelow  = 0.9
+	DefaultLazyBelow  = BelowQuota
 	// BelowQuota is the part of its quota up to which a tenant counts as below it, so that a delay is unfair. It is not 1 because a tenant kept at
 	// its quota swings around it.
 	BelowQuota = 0.98
@@ -31,9 +31,10 @@ type Rule struct {
 	// It strands Floor*(N-1)/N of the quota at most. Default 0.02.
 	Floor float64
 	// LazyFactor is what a broker multiplies its share by while the tenant uses less than LazyBelow of its quota cluster-wide, >= 1; 1 turns lazy
-	// throttling off. Default 2.
+	// throttling off. Its burst there grows alike. Default 2.
 	LazyFactor float64
-	// LazyBelow is that part, in (0, 1]. Default 0.9.
+	// LazyBelow is that part, in (0, 1]. Default [BelowQuota]: nobody below its quota is throttled knowingly. It can be
+	// so high because LazyBurst bounds what it costs.
 	LazyBelow float64
 	// LazyBurst bounds what lazy throttling admits above the quota, as time at the quota's rate: the cluster saves what it does not use up to that
 	// much, and where nothing is saved there is no laziness. Default 3 s.
@@ -65,10 +66,6 @@ func (r Rule) withDefaults() (Rule, error) {
 	return r, nil
 }
 
-// hold is for how many periods the peak of a broker's use counts as its demand: 0.5 s at most, since a longer memory of old peaks keeps quota
-// where it isn't needed (with 15 s, unfair throttling rose from 8 to 36 % of the time).
-func (r Rule) hold() int { return int(min(2, max(1, 500*time.Millisecond/r.Period))) }
-
 // Group shares one quota of one tenant over brokers: the rule of the coordinator without time, names and messages. Brokers are numbered
 // from 0. Between two Steps the owner reports what is known of each broker; after a Step, Limit says what each may use.
 //
@@ -92,7 +89,6 @@ type Group struct {
 
 type member struct {
 	used      float64 // per second, in the last period
-	before    float64 // used in the period before: the peak of both is the demand
 	granted   float64 // the limit that the broker was told last
 	held      float64 // Invariant: >= granted, >= what the broker has in force, unless lost
 	seq       uint64  // of the Step that set granted
@@ -124,7 +120,7 @@ func newGroup(rule Rule, n int, quota float64) *Group {
 	return g
 }
 
-// quietAfter is how many reports without use make a broker idle: past the peak hold.
+// quietAfter is how many reports without use make a broker idle: one quiet period is no sign of an end.
 const quietAfter = 3
 
 // Report tells that a broker admitted used units per second in its last period, whether it was in debt for any part of it, and that it has
@@ -135,7 +131,7 @@ func (g *Group) Report(broker int, used float64, throttled bool, applied uint64)
 		m.lost = false
 		m.granted = m.held
 	}
-	m.before, m.used = m.used, max(used, 0)
+	m.used = max(used, 0)
 	if !throttled {
 		m.throttled = 0
 	} else if m.throttled < maxEscalation {
@@ -156,7 +152,7 @@ func (g *Group) Report(broker int, used float64, throttled bool, applied uint64)
 func (g *Group) Assume(broker int, limit float64) {
 	m := &g.members[broker]
 	m.lost, m.held = true, limit
-	m.used, m.before, m.throttled, m.quiet = 0, 0, 0, 0
+	m.used, m.throttled, m.quiet = 0, 0, 0
 }
 
 // Step divides the quota by what was reported. seq numbers the Steps, starting above 0 and growing; it comes back in Report. With learn
@@ -173,7 +169,7 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 			avail -= m.held
 		case m.quiet < quietAfter:
 			g.use += m.used
-			g.parts[active] = max(floor, demand(quota, max(m.used, m.hold(g.rule)), m.granted, int(m.throttled)))
+			g.parts[active] = max(floor, demand(quota, m.used, m.granted, m.throttled))
 			active++
 		default:
 			avail -= floor
@@ -242,13 +238,6 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 			m.granted, m.held, m.seq = raised, raised, seq
 		}
 	}
-}
-
-func (m *member) hold(r Rule) float64 {
-	if r.hold() < 2 {
-		return m.used
-	}
-	return m.before
 }
 
 // Limit returns the limit that a broker has to be told, in units per second, and the Step that set it.
