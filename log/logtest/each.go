@@ -1,6 +1,8 @@
 package logtest
 
 import (
+	"fmt"
+	"syscall"
 	"testing"
 )
 
@@ -21,15 +23,7 @@ import (
 // With testing.Short only some 50 points are tried.
 func EachCrash(t testing.TB, workload func(fs *FS) (check func(after *FS))) {
 	t.Helper()
-	count := NewFS(0)
-	workload(count)
-	step := int64(1)
-	if testing.Short() {
-		step = 1 + count.Changes()/50
-	}
-	if t.Failed() {
-		t.Fatalf("logtest: the workload fails without a crash; trace:\n%s", count.Trace())
-	}
+	step := stride(t, workload)
 	for at := int64(1); ; at += step {
 		fs := NewFS(uint64(at))
 		fs.OnOp(func(op Op) error {
@@ -38,17 +32,10 @@ func EachCrash(t testing.TB, workload func(fs *FS) (check func(after *FS))) {
 			}
 			return nil
 		})
-		check := func() func(*FS) {
-			defer explain(t, fs, at)()
-			return workload(fs)
-		}()
+		check := run(t, fs, fmt.Sprintf("crash before change %d", at), workload)
 		last := !fs.Crashed()
 		for _, mode := range []CrashMode{CrashLoseAll, CrashKeepAll, CrashLoseSome(2 * uint64(at)), CrashLoseSome(2*uint64(at) + 1)} {
-			after := fs.Crash(mode)
-			func() {
-				defer explain(t, after, at)()
-				check(after)
-			}()
+			look(t, fs.Crash(mode), fmt.Sprintf("crash before change %d", at), check)
 		}
 		if last {
 			return
@@ -56,13 +43,81 @@ func EachCrash(t testing.TB, workload func(fs *FS) (check func(after *FS))) {
 	}
 }
 
-// explain returns a function that, deferred, says where a failure came from, also
-// when that was a t.Fatal or a panic.
-func explain(t testing.TB, fs *FS, at int64) func() {
-	return func() {
-		t.Helper()
-		if t.Failed() {
-			t.Fatalf("logtest: crash before change %d; trace:\n%s", at, fs.Trace())
+// EachFault is as [EachCrash] for a disk that fails: the 1st, 2nd, … operation
+// that changes the disk returns EIO, in one run without being done, in one after it
+// was done, and for a write also ENOSPC after half of it. Operations before and
+// after succeed, so the workload decides how it ends. Then the machine crashes, in
+// the same four ways.
+func EachFault(t testing.TB, workload func(fs *FS) (check func(after *FS))) {
+	t.Helper()
+	step := stride(t, workload)
+	for at := int64(1); ; at += step {
+		hit := false
+		for _, kind := range []string{"not done", "done but reported as failed", "half done"} {
+			fs := NewFS(uint64(at))
+			skip := false
+			fs.OnOp(func(op Op) error {
+				if !op.Kind.Changes() || op.Changed != at {
+					return nil
+				}
+				hit = true
+				switch {
+				case kind == "not done":
+					return syscall.EIO
+				case kind == "half done" && op.Kind == OpWrite:
+					return Short(op.Len/2, syscall.ENOSPC)
+				case kind == "half done":
+					skip = true
+					return nil
+				}
+				return DoneButFailed(syscall.EIO)
+			})
+			what := fmt.Sprintf("change %d %s", at, kind)
+			check := run(t, fs, what, workload)
+			if skip {
+				continue
+			}
+			for _, mode := range []CrashMode{CrashLoseAll, CrashKeepAll, CrashLoseSome(2 * uint64(at)), CrashLoseSome(2*uint64(at) + 1)} {
+				look(t, fs.Crash(mode), what, check)
+			}
 		}
+		if !hit {
+			return
+		}
+	}
+}
+
+// stride runs the workload without a fault and returns the distance between the
+// points to try.
+func stride(t testing.TB, workload func(fs *FS) func(*FS)) int64 {
+	t.Helper()
+	fs := NewFS(0)
+	check := run(t, fs, "no fault", workload)
+	changes := fs.Changes()
+	look(t, fs.Crash(CrashKeepAll), "no fault", check)
+	if testing.Short() {
+		return 1 + changes/50
+	}
+	return 1
+}
+
+func run(t testing.TB, fs *FS, what string, workload func(fs *FS) func(*FS)) func(*FS) {
+	t.Helper()
+	defer explain(t, fs, what)
+	return workload(fs)
+}
+
+func look(t testing.TB, after *FS, what string, check func(*FS)) {
+	t.Helper()
+	defer explain(t, after, what)
+	check(after)
+}
+
+// explain is deferred: it says where a failure came from, also if that was a
+// t.Fatal.
+func explain(t testing.TB, fs *FS, what string) {
+	t.Helper()
+	if t.Failed() {
+		t.Fatalf("logtest: %s; trace:\n%s", what, fs.Trace())
 	}
 }

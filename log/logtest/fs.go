@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	iofs "io/fs"
-	"maps"
 	"math/rand/v2"
 	"path"
 	"strings"
@@ -25,8 +24,7 @@ const (
 // An FS is a disk in memory that implements [log.FS]. See the package comment.
 // It is safe for concurrent use.
 type FS struct {
-	hook    atomic.Pointer[func(Op) error]
-	crashed chan struct{} // closed by the crash
+	hook atomic.Pointer[func(Op) error]
 
 	mu       sync.Mutex
 	dead     bool
@@ -53,6 +51,8 @@ type traced struct {
 	valid bool
 }
 
+// A stall holds operations back. Its channel belongs to the synctest bubble that
+// asked for it, whatever bubble the FS was made in.
 type stall struct {
 	match    func(Op) bool
 	released chan struct{}
@@ -68,264 +68,12 @@ func NewFS(seed uint64) *FS {
 
 func newFS(root *inode, rng *rand.Rand) *FS {
 	return &FS{
-		crashed:  make(chan struct{}),
 		root:     root,
 		locks:    make(map[string]*lockHandle),
 		capacity: -1,
 		stalls:   make(map[*stall]struct{}),
 		rng:      rng,
 	}
-}
-
-// Crash is a loss of power: this FS and all its files are dead, every operation
-// on them returns [ErrCrashed], and the FS that is returned holds what is left.
-// Without a mode it is [CrashLoseAll]. Locks are gone (the files that named them
-// are files like any other), hooks and stalls are not carried over, the capacity
-// and the trace are.
-//
-// Called again on the dead FS, it makes another image of the same moment.
-func (fs *FS) Crash(mode ...CrashMode) *FS {
-	m := CrashLoseAll
-	if len(mode) > 0 {
-		m = mode[0]
-	}
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	if fs.handed {
-		panic("logtest: Crash after Kill")
-	}
-	fs.dieLocked()
-	return fs.imageLocked(m, true)
-}
-
-// Fork returns what [FS.Crash] would, and this FS lives on.
-func (fs *FS) Fork(mode CrashMode) *FS {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	return fs.imageLocked(mode, fs.dead)
-}
-
-func (fs *FS) imageLocked(mode CrashMode, share bool) *FS {
-	c := newChooser(mode, fs.rng)
-	out := newFS(image(fs.root, c, share), rand.New(rand.NewPCG(fs.rng.Uint64(), 0xd15c)))
-	out.nextID = fs.nextID
-	out.capacity = fs.capacity
-	out.used = usedSectors(out.root)
-	out.trace, out.traceNext = fs.trace, fs.traceNext
-	out.noteLocked(c.mode.String())
-	return out
-}
-
-func usedSectors(root *inode) int64 {
-	var sum int64
-	seen := make(map[*inode]bool)
-	var walk func(n *inode)
-	walk = func(n *inode) {
-		if seen[n] {
-			return
-		}
-		seen[n] = true
-		sum += n.reserved
-		for _, child := range n.entries {
-			walk(child)
-		}
-	}
-	walk(root)
-	return sum
-}
-
-// Kill is the death of the process while the machine lives on: this FS and all
-// its files are dead as after [FS.Crash], and the FS that is returned sees every
-// change, those unsynced still unsynced, so that a later crash may lose them.
-// It must not be called after Crash.
-func (fs *FS) Kill() *FS {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	if fs.dead {
-		panic("logtest: Kill after the end of this FS")
-	}
-	fs.dieLocked()
-	fs.handed = true
-	out := newFS(fs.root, rand.New(rand.NewPCG(fs.rng.Uint64(), 0xd15c)))
-	closeAll(out.root)
-	out.nextID = fs.nextID
-	out.capacity = fs.capacity
-	out.used = usedSectors(out.root)
-	out.trace, out.traceNext = fs.trace, fs.traceNext
-	out.noteLocked("Kill")
-	return out
-}
-
-func closeAll(n *inode) {
-	n.opens = 0
-	for _, child := range n.entries {
-		closeAll(child)
-	}
-}
-
-// PowerOff makes every operation from now on return [ErrCrashed], those that are
-// stalled included. Images are taken by [FS.Crash] afterwards.
-func (fs *FS) PowerOff() {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	fs.dieLocked()
-}
-
-// Crashed reports whether the FS is dead.
-func (fs *FS) Crashed() bool {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	return fs.dead
-}
-
-func (fs *FS) dieLocked() {
-	if !fs.dead {
-		fs.dead = true
-		close(fs.crashed)
-	}
-}
-
-// OnOp sets the function that is called before every operation, in place of the
-// one before; nil for none. What it returns is the operation's outcome: nil lets
-// it happen; an error is returned to the caller and nothing is done, except that
-// a Sync so failed gives up the unsynced content of its file (see the package
-// comment); [DoneButFailed] and [Short] do other harm.
-//
-// The hook is called without locks held. It may block, call other methods of the
-// FS such as [FS.PowerOff] (but no operation that would call it again), and is
-// called by several goroutines at once if operations are.
-func (fs *FS) OnOp(hook func(Op) error) {
-	if hook == nil {
-		fs.hook.Store(nil)
-		return
-	}
-	fs.hook.Store(&hook)
-}
-
-// Stall makes operations that match wait until release is called or the FS dies.
-// Release may be called more than once.
-func (fs *FS) Stall(match func(Op) bool) (release func()) {
-	s := &stall{match: match, released: make(chan struct{})}
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	fs.stalls[s] = struct{}{}
-	return sync.OnceFunc(func() {
-		fs.mu.Lock()
-		defer fs.mu.Unlock()
-		delete(fs.stalls, s)
-		close(s.released)
-	})
-}
-
-// SetCapacity bounds the disk to that many bytes, counted in sectors that were
-// written or preallocated; what is used already stays. Negative is no bound.
-func (fs *FS) SetCapacity(bytes int64) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	fs.capacity = -1
-	if bytes >= 0 {
-		fs.capacity = bytes / SectorBytes
-	}
-}
-
-// UsedBytes returns how much of the capacity is used.
-func (fs *FS) UsedBytes() int64 {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	return fs.used * SectorBytes
-}
-
-// Count returns how many operations of the kind were asked for.
-func (fs *FS) Count(k Kind) int64 {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	return fs.counts[k]
-}
-
-// Changes returns how many operations that change the disk were asked for.
-func (fs *FS) Changes() int64 {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	return fs.changes
-}
-
-// WrittenBytes returns how many bytes were written.
-func (fs *FS) WrittenBytes() int64 {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	return fs.written
-}
-
-// Trace returns the last operations, one a line, oldest first, for the message of
-// a test that fails. Crashes are part of it.
-func (fs *FS) Trace() string {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	var b strings.Builder
-	for i := range traceOps {
-		t := fs.trace[(fs.traceNext+i)%traceOps]
-		switch {
-		case !t.valid:
-			continue
-		case t.note != "":
-			fmt.Fprintf(&b, "-- %s\n", t.note)
-		case t.err != nil:
-			fmt.Fprintf(&b, "%v: %v\n", t.op, t.err)
-		default:
-			fmt.Fprintf(&b, "%v\n", t.op)
-		}
-	}
-	return b.String()
-}
-
-func (fs *FS) noteLocked(note string) {
-	fs.trace[fs.traceNext] = traced{note: note, valid: true}
-	fs.traceNext = (fs.traceNext + 1) % traceOps
-}
-
-// Corrupt flips the bits of masks in the file's bytes from offset on, durably and
-// as readers see them: rot on the medium. The file needn't be closed.
-func (fs *FS) Corrupt(name string, offset int64, masks ...byte) error {
-	name = clean(name)
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	if fs.dead {
-		return pathError("corrupt", name, ErrCrashed)
-	}
-	n, err := fs.fileLocked(name)
-	if err != nil {
-		return pathError("corrupt", name, err)
-	}
-	if offset < 0 || offset+int64(len(masks)) > n.size {
-		return pathError("corrupt", name, io.ErrUnexpectedEOF)
-	}
-	for k, mask := range masks {
-		at := offset + int64(k)
-		i, in := int(at/SectorBytes), int(at%SectorBytes)
-		s := n.slot(i)
-		flip := func(old *sector) *sector {
-			fresh := new(sector)
-			if old != nil {
-				*fresh = *old
-			}
-			fresh[in] ^= mask
-			return fresh
-		}
-		same := s.current == s.durable
-		s.current = flip(s.current)
-		if same {
-			s.durable = s.current
-		} else if at < n.durableSize {
-			s.durable = flip(s.durable)
-		}
-		if !s.reserved {
-			s.reserved = true
-			n.reserved++
-			fs.used++
-		}
-	}
-	fs.noteLocked(fmt.Sprintf("corrupt %s [%d,+%d)", name, offset, len(masks)))
-	return nil
 }
 
 func clean(name string) string { return path.Clean("/" + name) }
@@ -356,10 +104,7 @@ func (fs *FS) begin(op *Op) error {
 	}
 	fs.mu.Unlock()
 	for _, s := range waits {
-		select {
-		case <-s.released:
-		case <-fs.crashed:
-		}
+		<-s.released
 	}
 	var err error
 	if hook := fs.hook.Load(); hook != nil {
@@ -407,11 +152,6 @@ func (fs *FS) do(op Op, change func() error) error {
 	return fs.end(&op, err)
 }
 
-var (
-	errNotDir = errors.New("not a directory")
-	errIsDir  = errors.New("is a directory")
-)
-
 // nodeLocked resolves a cleaned name.
 func (fs *FS) nodeLocked(name string) (*inode, error) {
 	n := fs.root
@@ -420,7 +160,7 @@ func (fs *FS) nodeLocked(name string) (*inode, error) {
 			continue
 		}
 		if !n.isDir {
-			return nil, errNotDir
+			return nil, syscall.ENOTDIR
 		}
 		n = n.entries[part]
 		if n == nil {
@@ -433,7 +173,7 @@ func (fs *FS) nodeLocked(name string) (*inode, error) {
 func (fs *FS) dirLocked(name string) (*inode, error) {
 	n, err := fs.nodeLocked(name)
 	if err == nil && !n.isDir {
-		err = errNotDir
+		err = syscall.ENOTDIR
 	}
 	return n, err
 }
@@ -441,7 +181,7 @@ func (fs *FS) dirLocked(name string) (*inode, error) {
 func (fs *FS) fileLocked(name string) (*inode, error) {
 	n, err := fs.nodeLocked(name)
 	if err == nil && n.isDir {
-		err = errIsDir
+		err = syscall.EISDIR
 	}
 	return n, err
 }
@@ -571,9 +311,9 @@ func (fs *FS) Rename(oldName, newName string) error {
 		case old == nil:
 		case old.isDir != n.isDir:
 			if old.isDir {
-				return errIsDir
+				return syscall.EISDIR
 			}
-			return errNotDir
+			return syscall.ENOTDIR
 		case len(old.entries) > 0:
 			return syscall.ENOTEMPTY
 		}
@@ -629,7 +369,7 @@ func (fs *FS) MkdirAll(name string) error {
 				child = fs.newNodeLocked(true)
 				n.add(part, child)
 			case !child.isDir:
-				return errNotDir
+				return syscall.ENOTDIR
 			}
 			n = child
 		}
@@ -767,53 +507,4 @@ func (l *lockHandle) release() {
 func (l *lockHandle) Close() error {
 	l.release()
 	return nil
-}
-
-// Names returns the path of every file and folder, folders with a slash at the
-// end, sorted by folder: a way to look at an image in a test.
-func (fs *FS) Names() []string {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	var out []string
-	var walk func(prefix string, n *inode)
-	walk = func(prefix string, n *inode) {
-		for _, name := range sortedNames(n.entries) {
-			child := n.entries[name]
-			if child.isDir {
-				out = append(out, prefix+name+"/")
-				walk(prefix+name+"/", child)
-				continue
-			}
-			out = append(out, prefix+name)
-		}
-	}
-	walk("/", fs.root)
-	return out
-}
-
-// SyncAll makes everything durable, as if a long time had passed. No hook is
-// called.
-func (fs *FS) SyncAll() {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	seen := make(map[*inode]bool)
-	var walk func(n *inode)
-	walk = func(n *inode) {
-		if seen[n] {
-			return
-		}
-		seen[n] = true
-		if !n.isDir {
-			n.sync()
-			return
-		}
-		for _, ch := range n.pending {
-			ch.done = true
-		}
-		n.durable, n.pending = maps.Clone(n.entries), nil
-		for _, child := range n.entries {
-			walk(child)
-		}
-	}
-	walk(fs.root)
 }

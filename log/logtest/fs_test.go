@@ -623,9 +623,121 @@ func TestEachCrash(t *testing.T) {
 			}
 		}
 	})
-	if points != 1+12+1 || images != 4*13 {
+	if points != 1+12+1 || images != 1+4*13 {
 		t.Errorf("%d runs, %d images", points, images)
 	}
+}
+
+// A writer that takes a failed sync for a good one is found out.
+func TestEachFault(t *testing.T) {
+	lost := 0
+	runs := 0
+	logtest.EachFault(t, func(fs *logtest.FS) func(*logtest.FS) {
+		runs++
+		acked := 0
+		if f, err := fs.Create("a"); err == nil && fs.SyncDir("/") == nil {
+			for i := range 3 {
+				if n, err := f.WriteAt([]byte("x"), int64(i)); n != 1 || err != nil {
+					break
+				}
+				f.Sync() // the mistake
+				acked++
+			}
+		}
+		return func(after *logtest.FS) {
+			if acked == 0 {
+				return
+			}
+			if len(content(t, after, "a")) < acked || strings.Contains(content(t, after, "a"), "\x00") {
+				lost++
+			}
+		}
+	})
+	// 8 changes and the run without one, each three times, and one before them.
+	if runs != 1+9*3 || lost == 0 {
+		t.Errorf("%d runs, %d losses seen", runs, lost)
+	}
+}
+
+func TestPowerOffWhileStalled(t *testing.T) {
+	fs := logtest.NewFS(1) // outside the bubble
+	synctest.Test(t, func(t *testing.T) {
+		f := durable(t, fs, "a", "x")
+		release := fs.Stall(func(op logtest.Op) bool { return op.Kind == logtest.OpWrite })
+		done := make(chan error)
+		go func() {
+			_, err := f.WriteAt([]byte("y"), 0)
+			done <- err
+		}()
+		synctest.Wait()
+		fs.PowerOff()
+		if err := <-done; !errors.Is(err, logtest.ErrCrashed) {
+			t.Errorf("stalled write: %v", err)
+		}
+		release()
+		fs.Stall(func(logtest.Op) bool { return true })
+		if err := f.Sync(); !errors.Is(err, logtest.ErrCrashed) {
+			t.Errorf("sync: %v", err)
+		}
+	})
+}
+
+func TestCrashRandom(t *testing.T) {
+	image := func(seed uint64) (out string) {
+		fs := logtest.NewFS(seed)
+		for range 10 {
+			f, err := fs.Create("a")
+			if err != nil {
+				f, err = fs.Open("a", true)
+				must(t, err)
+			}
+			write(t, f, 0, strings.Repeat("x", 5*logtest.SectorBytes))
+			fs = fs.Crash(logtest.CrashRandom)
+			out += strings.Join(fs.Names(), " ") + ";"
+			if len(fs.Names()) > 0 {
+				out += fmt.Sprint(len(content(t, fs, "a")), strings.Count(content(t, fs, "a"), "x")) + "\n"
+			}
+		}
+		return out
+	}
+	if image(3) != image(3) {
+		t.Error("the same seed gives two histories")
+	}
+	if image(3) == image(4) {
+		t.Error("two seeds give the same history")
+	}
+}
+
+func TestSyncAll(t *testing.T) {
+	fs := logtest.NewFS(1)
+	must(t, fs.MkdirAll("/x/y"))
+	write(t, create(t, fs, "/x/y/a"), 0, "content")
+	fs.SyncAll()
+	wantContent(t, fs.Crash(), "/x/y/a", "content")
+}
+
+func ExampleFS() {
+	disk := logtest.NewFS(1)
+	f, err := disk.Create("/journal")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	f.WriteAt([]byte("synced"), 0)
+	f.Sync()
+	disk.SyncDir("/")
+	f.WriteAt([]byte(" and not"), 6)
+
+	disk = disk.Crash()
+	f, err = disk.Open("/journal", false)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	b := make([]byte, 20)
+	n, _ := f.ReadAt(b, 0)
+	fmt.Printf("%s\n", b[:n])
+	// Output: synced
 }
 
 func BenchmarkAppendSync(b *testing.B) {
