@@ -253,8 +253,9 @@ func (l *Log) EndOffset(e Epoch) (Epoch, Offset) {
 // chain are taken back to the new end, the chain also when no record goes.
 //
 // It lifts the read-only state if all damage was cut off. Errors:
-// [ErrOffsetOutOfRange] if off is below LocalStart, [ErrDiskFull] before anything
-// was changed, [ErrClosed], or a [*FailedError]. ctx is checked only before the
+// [ErrOffsetOutOfRange] if off is below LocalStart, a [*CorruptionError] if damage
+// lies below off in the same segment (cut at its Offset instead, or Reset),
+// [ErrDiskFull] before anything was changed, [ErrClosed], or a [*FailedError]. ctx is checked only before the
 // first change. Readers of removed offsets get ErrOffsetOutOfRange or ErrTruncated.
 //
 // Source: epoch-based truncation, KIP-101 and KIP-279.

@@ -1,0 +1,527 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Log is one partition's log. Its methods are safe for concurrent use.
+//
+// Order of locks: gate, then the sync token (syncing), then mu. mu is held for
+// moments only, never over I/O, channels or hooks.
+type Log struct {
+	disk  *Disk
+	owned bool // disk is private to this log
+	fs    FS
+	dir   string
+	o     Options
+	claim io.Closer
+
+	recovery Recovery
+
+	// gate is held by whoever changes what is written: one token. Readers and syncs
+	// don't need it.
+	gate chan struct{}
+
+	// Under gate:
+	changed    bool              // the marker of a clean close is gone
+	scratch    []scratchProducer // producers of a call with several batches
+	runs       [][2]int          // its batches that are new, as ranges of bytes
+	rolled     []Segment         // for the hook, when the gate is free again
+	savedChain epochChain        // in Kafka's checkpoint
+
+	mu sync.Mutex
+	// Under mu, changed only under gate too (so that the gate's holder may read them
+	// without mu):
+	meta        meta
+	segs        []*segment // oldest first, the last one is active; the array is never changed in place
+	start       Offset
+	local       Offset
+	end         Offset
+	size        int64 // of batches in the active file
+	chain       epochChain
+	producers   producerTable
+	x           index // of the active segment
+	alloc       int64 // position of the slots in the active file; 0 if there are none
+	allocBefore int64 // the one before, while growth != 0
+	firstMs     int64 // first append to the active segment, ms since 1970; 0 if it is empty
+	readOnly    bool
+	gen         uint64     // counts truncations and resets
+	cuts        []cutPoint // the lowest offset cut since each generation; see cutSince
+	writes      uint64     // counts writes to the active file
+	closed      bool
+	loaded      []*segment // with indexes in memory, most recently loaded last
+
+	// Under mu:
+	durable     Offset
+	durablePos  int64
+	durableSum  uint32 // headers at durablePos
+	synced      uint64 // writes that are durable
+	growth      uint64 // writes value after the slots moved; 0 when that is durable
+	slotSeq     uint64
+	syncing     bool // somebody has the sync token
+	pinned      bool // the active file holds a use because it has unsynced writes
+	failed      *FailedError
+	syncDone    chan struct{} // closed when the sync token is free; nil if nobody waits
+	endMoved    chan struct{} // closed when end moves; nil if nobody waits
+	durMoved    chan struct{} // the same for durable
+	later       []func(Offset, error)
+	laterQueued bool
+	laterIdle   chan struct{} // closed when laterQueued falls; nil if nobody waits
+	closing     bool
+	closeDone   chan struct{}
+	closeErr    error
+	queue       []*appendRequest
+	leading     bool
+	free        []*appendRequest
+	groupOut    chan struct{} // closed when the leader is done with the bytes of its group
+	counts      Stats
+}
+
+// A cutPoint says that a truncation or reset made generation gen and removed the
+// records from off on.
+type cutPoint struct {
+	gen uint64
+	off Offset
+}
+
+// cutLocked notes a truncation. cuts ascends in both fields: a lower cut makes the
+// higher ones before it needless.
+func (l *Log) cutLocked(off Offset) {
+	l.gen++
+	for len(l.cuts) > 0 && l.cuts[len(l.cuts)-1].off >= off {
+		l.cuts = l.cuts[:len(l.cuts)-1]
+	}
+	l.cuts = append(l.cuts, cutPoint{l.gen, off})
+}
+
+// cutSinceLocked returns the lowest offset that was cut after generation gen.
+func (l *Log) cutSinceLocked(gen uint64) Offset {
+	for _, c := range l.cuts {
+		if c.gen > gen {
+			return c.off
+		}
+	}
+	return maxOffset
+}
+
+func (l *Log) active() *segment { return l.segs[len(l.segs)-1] }
+
+func nowMs() int64 { return time.Now().UnixMilli() }
+
+func (l *Log) lockGate(ctx context.Context) error {
+	select {
+	case l.gate <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case l.gate <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// unlockGate frees the gate and then tells the hook of what was sealed under it.
+func (l *Log) unlockGate() {
+	rolled := l.rolled
+	l.rolled = nil
+	<-l.gate
+	if l.o.Hooks.Rolled != nil {
+		for _, s := range rolled {
+			l.o.Hooks.Rolled(s)
+		}
+	}
+}
+
+// usableLocked says whether the log takes changes.
+func (l *Log) usableLocked() error {
+	switch {
+	case l.failed != nil:
+		return l.failed
+	case l.closing:
+		return ErrClosed
+	default:
+		return nil
+	}
+}
+
+// fail makes the log fail for good and returns the first cause. Locks are free.
+func (l *Log) fail(op string, err error) error {
+	l.mu.Lock()
+	first := l.failed == nil
+	if first {
+		l.failed = &FailedError{Op: op, Cause: err}
+	}
+	f := l.failed
+	l.wakeLocked(&l.syncDone)
+	l.wakeLocked(&l.endMoved)
+	l.wakeLocked(&l.durMoved)
+	l.mu.Unlock()
+	if first {
+		l.o.Logger.Error("log failed", "dir", l.dir, "op", op, "err", err)
+		if l.o.Hooks.Failed != nil {
+			l.o.Hooks.Failed(f)
+		}
+	}
+	return f
+}
+
+func (l *Log) wakeLocked(c *chan struct{}) {
+	if *c != nil {
+		close(*c)
+		*c = nil
+	}
+}
+
+// waiterLocked returns a channel that the next wakeLocked closes.
+func waiterLocked(c *chan struct{}) chan struct{} {
+	if *c == nil {
+		*c = make(chan struct{})
+	}
+	return *c
+}
+
+func (l *Log) wait(ctx context.Context, off Offset, durable bool) error {
+	for {
+		l.mu.Lock()
+		var ch chan struct{}
+		switch {
+		case durable && l.durable > off, !durable && l.end > off:
+			l.mu.Unlock()
+			return nil
+		case l.closing:
+			l.mu.Unlock()
+			return ErrClosed
+		case l.failed != nil:
+			err := l.failed
+			l.mu.Unlock()
+			return err
+		case durable:
+			ch = waiterLocked(&l.durMoved)
+		default:
+			ch = waiterLocked(&l.endMoved)
+		}
+		l.mu.Unlock()
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// sync and its parts.
+
+func (l *Log) sync(ctx context.Context) (Offset, error) {
+	l.mu.Lock()
+	if err := l.usableLocked(); err != nil {
+		l.mu.Unlock()
+		return 0, err
+	}
+	target := l.writes
+	l.mu.Unlock()
+	return l.syncTo(ctx, target)
+}
+
+// syncTo returns when the writes up to target are durable. The caller may hold the
+// gate, not the sync token.
+func (l *Log) syncTo(ctx context.Context, target uint64) (Offset, error) {
+	l.mu.Lock()
+	for {
+		if l.failed != nil {
+			err := l.failed
+			l.mu.Unlock()
+			return 0, err
+		}
+		if l.synced >= target {
+			d := l.durable
+			l.mu.Unlock()
+			return d, nil
+		}
+		if l.closed {
+			l.mu.Unlock()
+			return 0, ErrClosed
+		}
+		if !l.syncing {
+			l.syncing = true
+			l.syncRound() // gives mu back
+			l.mu.Lock()
+			continue
+		}
+		ch := waiterLocked(&l.syncDone)
+		l.mu.Unlock()
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+		l.mu.Lock()
+	}
+}
+
+// syncRound makes what is written durable and frees the sync token. Requires: mu,
+// and the sync token. Unlocks mu.
+func (l *Log) syncRound() {
+	seg := l.active()
+	target, end, size, sum := l.writes, l.end, l.size, l.x.headerSum
+	l.slotSeq++
+	s := slot{id: l.meta.id, base: seg.base, sequence: l.slotSeq, durable: l.durable, position: l.durablePos, headers: l.durableSum, epoch: l.durableEpochLocked(), firstAppendMs: l.firstMs}
+	at := l.alloc
+	more := end > l.durable
+	l.mu.Unlock()
+
+	err := l.syncActive(seg, s, at, more)
+	if err != nil {
+		l.fail("sync "+seg.h.name, err)
+		l.freeSync()
+		return
+	}
+	l.mu.Lock()
+	l.synced = target
+	moved := end > l.durable
+	if moved {
+		l.durable, l.durablePos, l.durableSum = end, size, sum
+	}
+	if l.growth != 0 && l.growth <= target {
+		l.growth = 0
+	}
+	unpin := l.pinned && l.writes == target
+	if unpin {
+		l.pinned = false
+	}
+	l.counts.Syncs++
+	l.syncing = false
+	l.wakeLocked(&l.syncDone)
+	if moved {
+		l.wakeLocked(&l.durMoved)
+	}
+	l.mu.Unlock()
+	if unpin {
+		seg.h.release()
+	}
+	if moved && l.o.Hooks.Durable != nil {
+		l.o.Hooks.Durable(end)
+	}
+}
+
+// durableEpochLocked returns the epoch of the last durable batch.
+func (l *Log) durableEpochLocked() Epoch {
+	if l.durable == 0 {
+		return -1
+	}
+	return l.chain.at(l.durable - 1)
+}
+
+func (l *Log) syncActive(seg *segment, s slot, at int64, more bool) error {
+	f, err := seg.h.acquire()
+	if err != nil {
+		return err
+	}
+	defer seg.h.release()
+	if at > 0 && more {
+		if err := l.writeSlot(f, s, at); err != nil {
+			return err
+		}
+	}
+	return l.disk.syncFile(f)
+}
+
+func (l *Log) writeSlot(f File, s slot, at int64) error {
+	b := getBuffer(slotBytes)
+	defer b.put()
+	s.encode((*[slotBytes]byte)(b.b))
+	l.disk.enter()
+	defer l.disk.leave()
+	_, err := f.WriteAt(b.b, at+int64(s.sequence&1)*slotGap)
+	return err
+}
+
+// takeSync takes the sync token, so that no sync is under way. Requires: gate.
+func (l *Log) takeSync() error {
+	for {
+		l.mu.Lock()
+		if l.failed != nil {
+			err := l.failed
+			l.mu.Unlock()
+			return err
+		}
+		if !l.syncing {
+			l.syncing = true
+			l.mu.Unlock()
+			return nil
+		}
+		ch := waiterLocked(&l.syncDone)
+		l.mu.Unlock()
+		<-ch
+	}
+}
+
+func (l *Log) freeSync() {
+	l.mu.Lock()
+	l.syncing = false
+	l.wakeLocked(&l.syncDone)
+	l.mu.Unlock()
+}
+
+func (l *Log) syncLater(done func(Offset, error)) {
+	l.mu.Lock()
+	if l.closing {
+		l.mu.Unlock()
+		done(0, ErrClosed)
+		return
+	}
+	l.later = append(l.later, done)
+	queue := !l.laterQueued
+	l.laterQueued = true
+	l.mu.Unlock()
+	if queue {
+		l.disk.later(l)
+	}
+}
+
+// runLater serves the callbacks that wait; a worker of the disk calls it.
+func (l *Log) runLater() {
+	l.mu.Lock()
+	calls := l.later
+	l.later = nil
+	target := l.writes
+	l.mu.Unlock()
+	end, err := l.syncTo(context.Background(), target)
+	for _, done := range calls {
+		done(end, err)
+	}
+	l.mu.Lock()
+	again := len(l.later) > 0
+	if !again {
+		l.laterQueued = false
+		l.wakeLocked(&l.laterIdle)
+	}
+	l.mu.Unlock()
+	if again {
+		l.disk.later(l)
+	}
+}
+
+func (l *Log) stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.counts
+	s.Start, s.LocalStart, s.End, s.DurableEnd = l.start, l.local, l.end, l.durable
+	s.Segments = len(l.segs)
+	for _, seg := range l.segs {
+		s.LocalBytes += seg.size
+	}
+	s.LocalBytes += l.size
+	s.Producers = len(l.producers.m)
+	return s
+}
+
+func (l *Log) activeInfoLocked() segmentInfo {
+	return segmentInfo{base: l.active().base, end: l.end, size: l.size, maxTimestamp: l.x.maxTimestamp, maxAt: l.x.maxAt}
+}
+
+func (l *Log) segments() []Segment {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]Segment, len(l.segs))
+	for i, s := range l.segs {
+		if s.sealed {
+			out[i] = s.public(s.segmentInfo)
+		} else {
+			out[i] = s.public(l.activeInfoLocked())
+		}
+	}
+	return out
+}
+
+// close is what [Log.Close] does.
+func (l *Log) close() error {
+	l.mu.Lock()
+	if l.closing {
+		ch := l.closeDone
+		l.mu.Unlock()
+		<-ch
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.closeErr
+	}
+	l.closing = true
+	l.closeDone = make(chan struct{})
+	l.wakeLocked(&l.endMoved)
+	l.wakeLocked(&l.durMoved)
+	l.mu.Unlock()
+
+	l.gate <- struct{}{} // who writes now finishes; who comes later sees closing
+	var err error
+	l.mu.Lock()
+	failed := l.failed
+	l.mu.Unlock()
+	if failed == nil {
+		err = l.closeClean()
+	}
+	// Callbacks that wait are served by the sync above, or by its error.
+	for {
+		l.mu.Lock()
+		if !l.laterQueued {
+			l.mu.Unlock()
+			break
+		}
+		ch := waiterLocked(&l.laterIdle)
+		l.mu.Unlock()
+		<-ch
+	}
+	// A failed log may still have a sync under way.
+	for {
+		l.mu.Lock()
+		if !l.syncing {
+			l.closed = true
+			l.wakeLocked(&l.syncDone)
+			pinned := l.pinned
+			l.pinned = false
+			segs := l.segs
+			l.mu.Unlock()
+			if pinned {
+				segs[len(segs)-1].h.release()
+			}
+			for _, s := range segs {
+				s.h.drop()
+			}
+			break
+		}
+		ch := waiterLocked(&l.syncDone)
+		l.mu.Unlock()
+		<-ch
+	}
+	l.unlockGate()
+	err = errors.Join(err, l.claim.Close())
+	if l.owned {
+		err = errors.Join(err, l.disk.Close())
+	}
+	l.mu.Lock()
+	l.closeErr = err
+	close(l.closeDone)
+	l.mu.Unlock()
+	return err
+}
+
+// pinLocked notes an unsynced write of the active file, whose handle must stay
+// open until it is synced: the error of a write-back that nobody has open may
+// never be reported. It returns whether the caller must keep its own use for it.
+func (l *Log) pinLocked() bool {
+	if l.pinned {
+		return false
+	}
+	l.pinned = true
+	return true
+}
+
+func appendSegment(segs []*segment, s *segment) []*segment {
+	out := slices.Clone(segs)
+	return append(out, s)
+}

@@ -1,0 +1,413 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Defaults of [DiskOptions].
+const (
+	DefaultOpenFiles     = 1024
+	DefaultBlockingCalls = 256
+	DefaultSyncers       = 16
+)
+
+// DiskOptions configure [NewDisk]. The zero value is safe and bounded.
+type DiskOptions struct {
+	// FS is the file system. Nil means [OSFS].
+	FS FS
+
+	// Dir, if set, is the root of the tree that the disk's logs live in. The disk
+	// then holds one lock for all of it, and a log below Dir needs no open lock file
+	// of its own. The folder is made if it does not exist. Logs elsewhere are locked
+	// one by one.
+	Dir string
+
+	// OpenFiles is how many file descriptors segments may keep open. More are opened
+	// while more are in use at one moment. Range 1 and up, default DefaultOpenFiles.
+	OpenFiles int
+
+	// BlockingCalls bounds the file operations that run at once, syncs apart. Range
+	// 1 and up, default DefaultBlockingCalls.
+	BlockingCalls int
+
+	// Syncers bounds the syncs that run at once, and the goroutines that serve
+	// SyncLater. Range 1 and up, default DefaultSyncers.
+	Syncers int
+
+	// ReserveBytes is the free space below which logs without Options.UseReserve
+	// take no appends that need more room. Default 0.
+	ReserveBytes int64
+}
+
+func (o DiskOptions) withDefaults() (DiskOptions, error) {
+	var errs []error
+	number := func(name string, v *int, def int) {
+		if *v == 0 {
+			*v = def
+		}
+		if *v < 1 {
+			errs = append(errs, fmt.Errorf("log: disk options: %s %d is below 1", name, *v))
+		}
+	}
+	if o.FS == nil {
+		o.FS = OSFS{}
+	}
+	number("OpenFiles", &o.OpenFiles, DefaultOpenFiles)
+	number("BlockingCalls", &o.BlockingCalls, DefaultBlockingCalls)
+	number("Syncers", &o.Syncers, DefaultSyncers)
+	if o.ReserveBytes < 0 {
+		errs = append(errs, fmt.Errorf("log: disk options: ReserveBytes %d is negative", o.ReserveBytes))
+	}
+	return o, errors.Join(errs...)
+}
+
+// A Disk is what the logs of one directory tree share: file descriptors, blocking
+// calls, sync workers, and the reserve for a full disk. A log that is not used
+// holds no descriptor, goroutine or timer. Its methods are safe for concurrent
+// use.
+type Disk struct {
+	fs    FS
+	o     DiskOptions
+	calls chan struct{} // a token for each blocking call that runs
+	syncs chan struct{} // and for each sync
+	lock  io.Closer     // of the tree; nil without Dir
+	wg    sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	dirs    map[string]bool // of open logs
+	open    int             // descriptors
+	idle    handleList      // open handles that nobody uses, least recently used last
+	queue   []*Log          // with SyncLater callbacks that wait, in order
+	workers int
+	stats   DiskStats
+}
+
+// DiskStats are counters of a [Disk] since it was made, and what it holds now.
+type DiskStats struct {
+	Logs      int   // open
+	OpenFiles int   // descriptors of segments
+	Opens     int64 // of segment files, first ones and again after eviction
+	Evictions int64 // descriptors closed to stay within OpenFiles
+	Syncs     int64 // file syncs
+	SyncQueue int   // logs that wait for a worker
+	Workers   int   // that run
+}
+
+// NewDisk returns a disk. Errors: [ErrLocked] if another process has Dir, mistakes
+// in the options, or those of the file system.
+func NewDisk(o DiskOptions) (*Disk, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	d := &Disk{
+		fs: o.FS, o: o,
+		calls: make(chan struct{}, o.BlockingCalls),
+		syncs: make(chan struct{}, o.Syncers),
+		dirs:  make(map[string]bool),
+	}
+	d.idle.init()
+	if o.Dir != "" {
+		if err := d.fs.MkdirAll(o.Dir); err != nil {
+			return nil, err
+		}
+		d.lock, err = d.fs.Lock(joinPath(o.Dir, lockName))
+		if err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+const lockName = "cordwood.lock"
+
+// Close waits for the workers and releases what the disk holds. Its logs must be
+// closed before: with one open it returns an error and does nothing.
+func (d *Disk) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	if n := len(d.dirs); n > 0 {
+		d.mu.Unlock()
+		return fmt.Errorf("log: close of a disk with %d open logs", n)
+	}
+	d.closed = true
+	d.mu.Unlock()
+	d.wg.Wait()
+	d.mu.Lock()
+	var files []File
+	for h := d.idle.back(); h != nil; h = d.idle.back() {
+		d.idle.remove(h)
+		d.open--
+		files = append(files, h.f)
+		h.f = nil
+	}
+	d.mu.Unlock()
+	var errs []error
+	for _, f := range files {
+		errs = append(errs, f.Close())
+	}
+	if d.lock != nil {
+		errs = append(errs, d.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Stats returns counters.
+func (d *Disk) Stats() DiskStats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.stats
+	s.Logs, s.OpenFiles, s.SyncQueue, s.Workers = len(d.dirs), d.open, len(d.queue), d.workers
+	return s
+}
+
+// FS returns the disk's file system.
+func (d *Disk) FS() FS { return d.fs }
+
+// claim gives a directory to one Log. The closer gives it back.
+func (d *Disk) claim(dir string) (io.Closer, error) {
+	dir = path.Clean(strings.ReplaceAll(dir, "\\", "/"))
+	d.mu.Lock()
+	switch {
+	case d.closed:
+		d.mu.Unlock()
+		return nil, ErrClosed
+	case d.dirs[dir]:
+		d.mu.Unlock()
+		return nil, fmt.Errorf("%w: %s", ErrLocked, dir)
+	}
+	d.dirs[dir] = true
+	d.mu.Unlock()
+	c := &claim{d: d, dir: dir}
+	root := path.Clean(strings.ReplaceAll(d.o.Dir, "\\", "/"))
+	if d.lock == nil || !(dir == root || strings.HasPrefix(dir, strings.TrimSuffix(root, "/")+"/")) {
+		var err error
+		if c.lock, err = d.fs.Lock(joinPath(dir, lockName)); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+	}
+	return c, nil
+}
+
+type claim struct {
+	d    *Disk
+	dir  string
+	lock io.Closer
+}
+
+func (c *claim) Close() error {
+	var err error
+	if c.lock != nil {
+		err = c.lock.Close()
+	}
+	c.d.mu.Lock()
+	delete(c.d.dirs, c.dir)
+	c.d.mu.Unlock()
+	return err
+}
+
+// enter and leave bound the calls that block a thread.
+func (d *Disk) enter() { d.calls <- struct{}{} }
+func (d *Disk) leave() { <-d.calls }
+
+// syncFile syncs a file; the caller holds its handle.
+func (d *Disk) syncFile(f File) error {
+	d.syncs <- struct{}{}
+	err := f.Sync()
+	<-d.syncs
+	d.mu.Lock()
+	d.stats.Syncs++
+	d.mu.Unlock()
+	return err
+}
+
+func (d *Disk) syncDir(dir string) error {
+	d.syncs <- struct{}{}
+	err := d.fs.SyncDir(dir)
+	<-d.syncs
+	return err
+}
+
+// later queues a log whose callbacks wait. A log is queued at most once at a time.
+func (d *Disk) later(l *Log) {
+	d.mu.Lock()
+	d.queue = append(d.queue, l)
+	start := d.workers < d.o.Syncers
+	if start {
+		d.workers++
+		d.wg.Add(1)
+	}
+	d.mu.Unlock()
+	if start {
+		go pprof.Do(context.Background(), pprof.Labels("cordwood", "log-sync"), func(context.Context) { d.work() })
+	}
+}
+
+// work serves the queue and ends when it is empty.
+func (d *Disk) work() {
+	defer d.wg.Done()
+	for {
+		d.mu.Lock()
+		if len(d.queue) == 0 {
+			d.queue = nil
+			d.workers--
+			d.mu.Unlock()
+			return
+		}
+		l := d.queue[0]
+		d.queue = d.queue[1:]
+		d.mu.Unlock()
+		l.runLater()
+	}
+}
+
+// A handle is a file that is opened when it is used and may be closed when not.
+type handle struct {
+	d     *Disk
+	name  string
+	write bool
+
+	// Under d.mu:
+	f          File
+	refs       int
+	opening    chan struct{} // closed when the opener is done; nil if nobody opens
+	dead       bool          // not kept open after the last use
+	prev, next *handle       // in d.idle while f != nil and refs == 0
+}
+
+// acquire opens the file if it isn't and keeps it open until release.
+func (h *handle) acquire() (File, error) {
+	d := h.d
+	for {
+		d.mu.Lock()
+		if h.f != nil {
+			if h.refs == 0 {
+				d.idle.remove(h)
+			}
+			h.refs++
+			f := h.f
+			d.mu.Unlock()
+			return f, nil
+		}
+		if wait := h.opening; wait != nil {
+			d.mu.Unlock()
+			<-wait
+			continue
+		}
+		done := make(chan struct{})
+		h.opening = done
+		var evicted File
+		if d.open >= d.o.OpenFiles {
+			if old := d.idle.back(); old != nil {
+				d.idle.remove(old)
+				evicted, old.f = old.f, nil
+				d.open--
+				d.stats.Evictions++
+			}
+		}
+		d.mu.Unlock()
+		d.enter()
+		if evicted != nil {
+			evicted.Close() //nolint:errcheck // nothing unsynced is evicted, and a segment file's content is not at stake
+		}
+		f, err := d.fs.Open(h.name, h.write)
+		d.leave()
+		d.mu.Lock()
+		h.opening = nil
+		if err == nil {
+			h.f = f
+			h.refs = 1
+			d.open++
+			d.stats.Opens++
+		}
+		d.mu.Unlock()
+		close(done)
+		return f, err
+	}
+}
+
+// adopt gives the handle a file that is open already, with one use.
+func (h *handle) adopt(f File) {
+	h.d.mu.Lock()
+	h.f = f
+	h.refs = 1
+	h.d.open++
+	h.d.stats.Opens++
+	h.d.mu.Unlock()
+}
+
+// release ends one use.
+func (h *handle) release() {
+	d := h.d
+	d.mu.Lock()
+	h.refs--
+	var shut File
+	if h.refs == 0 {
+		if h.dead || d.open > d.o.OpenFiles {
+			shut, h.f = h.f, nil
+			d.open--
+		} else {
+			d.idle.pushFront(h)
+		}
+	}
+	d.mu.Unlock()
+	if shut != nil {
+		shut.Close() //nolint:errcheck // as above
+	}
+}
+
+// drop closes the file now or after its last use.
+func (h *handle) drop() {
+	d := h.d
+	d.mu.Lock()
+	h.dead = true
+	var shut File
+	if h.f != nil && h.refs == 0 {
+		d.idle.remove(h)
+		shut, h.f = h.f, nil
+		d.open--
+	}
+	d.mu.Unlock()
+	if shut != nil {
+		shut.Close() //nolint:errcheck // as above
+	}
+}
+
+// A handleList is a ring of handles with a root of its own.
+type handleList struct{ root handle }
+
+func (l *handleList) init() { l.root.prev, l.root.next = &l.root, &l.root }
+
+func (l *handleList) back() *handle {
+	if l.root.prev == &l.root {
+		return nil
+	}
+	return l.root.prev
+}
+
+func (l *handleList) pushFront(h *handle) {
+	h.prev, h.next = &l.root, l.root.next
+	h.prev.next, h.next.prev = h, h
+}
+
+func (l *handleList) remove(h *handle) {
+	h.prev.next, h.next.prev = h.next, h.prev
+	h.prev, h.next = nil, nil
+}
+
+// full reports whether an error is for want of room.
+func full(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrDiskFull) || diskQuota(err)
+}

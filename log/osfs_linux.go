@@ -1,0 +1,63 @@
+package log
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+func fileSync(f *os.File) error {
+	var err error
+	c, cerr := f.SyscallConn()
+	if cerr != nil {
+		return cerr
+	}
+	if cerr := c.Control(func(fd uintptr) {
+		for {
+			err = syscall.Fdatasync(int(fd))
+			if !errors.Is(err, syscall.EINTR) {
+				return
+			}
+		}
+	}); cerr != nil {
+		return cerr
+	}
+	if err != nil {
+		return &os.PathError{Op: "fdatasync", Path: f.Name(), Err: err}
+	}
+	return nil
+}
+
+func preallocate(f *os.File, off, n int64) error {
+	var err error
+	c, cerr := f.SyscallConn()
+	if cerr != nil {
+		return cerr
+	}
+	if cerr := c.Control(func(fd uintptr) {
+		for {
+			err = syscall.Fallocate(int(fd), 0, off, n)
+			if !errors.Is(err, syscall.EINTR) {
+				return
+			}
+		}
+	}); cerr != nil {
+		return cerr
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOSYS):
+		return extend(f, off, n)
+	default:
+		return &os.PathError{Op: "fallocate", Path: f.Name(), Err: err}
+	}
+}
+
+func freeBytes(dir string) (int64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil
+}

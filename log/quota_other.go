@@ -1,0 +1,5 @@
+//go:build !unix
+
+package log
+
+func diskQuota(error) bool { return false }

@@ -1,0 +1,784 @@
+package log
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+)
+
+// cutSuffix ends the name of a file that keeps what recovery cut off:
+// <base>.<position>.cut, the bytes as they were.
+const (
+	cutSuffix   = ".cut"
+	maxCutFiles = 4
+)
+
+// Open opens the log in a directory, which it makes if it does not exist, and
+// brings it into order after a crash:
+//
+//  1. It locks the directory, and reads the meta file; a change that this says is
+//     under way is finished.
+//  2. If the marker of a clean close is there and the files are as it says, that is
+//     all.
+//  3. Else it reads the active segment, and each sealed one whose seal does not
+//     agree with its file, and checks every batch.
+//  4. Bad bytes at or above the known durable end are a torn tail: they are copied
+//     aside, cut off and reported. Bad bytes below it are damage: nothing is cut, the
+//     log is read-only, and [Log.Recovery] says where the damage is.
+//  5. What was accepted is synced before it counts as durable.
+//
+// Errors: [ErrLocked], [ErrWrongPartition], a [*VersionError] if a newer version
+// made the directory, a [*CorruptionError] if not even the meta file can be read
+// (nothing is changed then), mistakes in the options, and those of the file system.
+func Open(ctx context.Context, dir string, o Options) (*Log, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	l := &Log{dir: dir, o: o, disk: o.Disk, gate: make(chan struct{}, 1)}
+	if l.disk == nil {
+		if l.disk, err = NewDisk(DiskOptions{FS: o.FS, OpenFiles: 64}); err != nil {
+			return nil, err
+		}
+		l.owned = true
+	}
+	l.fs = l.disk.fs
+	err = l.fs.MkdirAll(dir)
+	if err == nil {
+		l.claim, err = l.disk.claim(dir)
+	}
+	if err == nil {
+		if err = l.recover(ctx); err != nil {
+			for _, s := range l.segs {
+				s.h.drop()
+			}
+			err = errors.Join(err, l.claim.Close())
+		}
+	}
+	if err != nil {
+		if l.owned {
+			err = errors.Join(err, l.disk.Close())
+		}
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Log) recover(ctx context.Context) error {
+	if err := l.readMeta(); err != nil {
+		return err
+	}
+	if l.meta.pending == changeReset {
+		m, err := finishReset(l.fs, l.dir, l.meta)
+		if err != nil {
+			return fmt.Errorf("finish reset of %s: %w", l.dir, err)
+		}
+		if err := l.commitOpen(m); err != nil {
+			return err
+		}
+	}
+	l.start, l.local = l.meta.start, l.meta.local
+	bases, err := l.listSegments()
+	if err != nil {
+		return err
+	}
+	if l.meta.pending == changeTruncate {
+		if bases, err = l.redoTruncation(bases); err != nil {
+			return err
+		}
+	}
+	for _, b := range bases {
+		l.segs = append(l.segs, l.disk.newSegment(l.dir, b))
+	}
+	l.durable = l.segs[0].base
+	clean, err := l.openClean()
+	if err != nil || clean {
+		return err
+	}
+	l.changed = true // the marker is absent or says nothing
+	return l.openDirty(ctx)
+}
+
+// commitOpen replaces the meta file during recovery.
+func (l *Log) commitOpen(m meta) error {
+	if _, err := replaceFile(l.fs, joinPath(l.dir, metaName), m.encode()); err != nil {
+		return err
+	}
+	if err := l.fs.SyncDir(l.dir); err != nil {
+		return err
+	}
+	l.meta = m
+	return nil
+}
+
+// readMeta reads the meta file, or makes one in a directory that has none: a new
+// one, or one that Kafka wrote.
+func (l *Log) readMeta() error {
+	name := joinPath(l.dir, metaName)
+	payload, err := readSide(l.fs, name, metaMagic, metaVersion)
+	if err == nil {
+		l.meta, err = decodeMeta(payload)
+	}
+	switch {
+	case err == nil:
+		if l.o.Partition != (PartitionID{}) && l.o.Partition != l.meta.partition {
+			return fmt.Errorf("%w: %s is of %s, not %s", ErrWrongPartition, l.dir, l.meta.partition, l.o.Partition)
+		}
+		return nil
+	case errors.Is(err, errDamaged):
+		return &CorruptionError{Path: name, Err: err}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	m := meta{partition: l.o.Partition, createdMs: nowMs(), floor: -1}
+	rand.Read(m.id[:])
+	names, err := l.fs.List(l.dir)
+	if err != nil {
+		return err
+	}
+	first := Offset(-1)
+	for _, n := range names {
+		if base, suffix, ok := parseName(n); ok && suffix == logSuffix {
+			first = base
+			break
+		}
+	}
+	if first >= 0 {
+		m.start, m.local = first, first
+	} else {
+		f := newFile{joinPath(l.dir, segmentName(0, logSuffix)), nil}
+		if err := f.write(l.fs); err != nil {
+			return err
+		}
+	}
+	f := newFile{joinPath(l.dir, partitionFileName), partitionFile(m.partition.Topic)}
+	if err := f.write(l.fs); err != nil {
+		return err
+	}
+	if err := syncParent(l.fs, l.dir); err != nil {
+		return err
+	}
+	return l.commitOpen(m)
+}
+
+type newFile struct {
+	name    string
+	content []byte
+}
+
+func (f newFile) write(fsys FS) error { return writeNew(fsys, f.name, f.content, true) }
+
+// syncParent makes the name of a folder durable, as far as there is a parent.
+func syncParent(fsys FS, dir string) error {
+	dir = strings.TrimRight(strings.ReplaceAll(dir, "\\", "/"), "/")
+	for range 3 { // MkdirAll may have made the folders above, too
+		i := strings.LastIndexByte(dir, '/')
+		parent := "."
+		switch {
+		case i == 0:
+			parent = "/"
+		case i > 0:
+			parent = dir[:i]
+		}
+		if err := fsys.SyncDir(parent); err != nil {
+			if errors.Is(err, fs.ErrPermission) {
+				return nil // not ours to sync
+			}
+			return err
+		}
+		if i <= 0 {
+			return nil
+		}
+		dir = parent
+	}
+	return nil
+}
+
+// listSegments removes what an interrupted change has left and returns the bases
+// of the segments, ascending.
+func (l *Log) listSegments() ([]Offset, error) {
+	names, err := l.fs.List(l.dir)
+	if err != nil {
+		return nil, err
+	}
+	var bases []Offset
+	var cuts []string
+	for _, name := range names {
+		base, suffix, ok := parseName(name)
+		switch {
+		case strings.HasSuffix(name, sideTempSuffix), ok && suffix == nextSuffix:
+			if err := l.fs.Remove(joinPath(l.dir, name)); err != nil {
+				return nil, err
+			}
+		case ok && suffix == logSuffix:
+			bases = append(bases, base)
+		case ok && suffix == cutSuffix:
+			cuts = append(cuts, name)
+		}
+	}
+	slices.Sort(bases)
+	if len(bases) == 0 {
+		// The first file is made before the meta file, so it was lost.
+		if err := writeNew(l.fs, joinPath(l.dir, segmentName(l.local, logSuffix)), nil, true); err != nil {
+			return nil, err
+		}
+		if err := l.fs.SyncDir(l.dir); err != nil {
+			return nil, err
+		}
+		return []Offset{l.local}, nil
+	}
+	for len(bases) > 1 && bases[1] <= l.local {
+		s := &segment{dir: l.dir, segmentInfo: segmentInfo{base: bases[0]}}
+		for _, suffix := range []string{indexSuffix, timeIndexSuffix, sealSuffix, stateSuffix, logSuffix} {
+			if err := l.fs.Remove(s.path(suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+		}
+		bases = bases[1:]
+	}
+	return bases, nil
+}
+
+// redoTruncation finishes a truncation whose commit came through.
+func (l *Log) redoTruncation(bases []Offset) ([]Offset, error) {
+	to := l.meta.pendingTo
+	i := len(bases) - 1
+	for i > 0 && bases[i] > to {
+		i--
+	}
+	seg := l.disk.newSegment(l.dir, bases[i])
+	defer seg.h.drop()
+	size, err := l.positionOf(seg, to)
+	if err != nil {
+		return nil, fmt.Errorf("finish truncation of %s: %w", l.dir, err)
+	}
+	if err := l.finishTruncation(seg, size); err != nil {
+		return nil, fmt.Errorf("finish truncation of %s: %w", l.dir, err)
+	}
+	m := l.meta
+	m.pending, m.pendingTo = changeNone, 0
+	return bases[:i+1], l.commitOpen(m)
+}
+
+// positionOf returns where the batches below off end in a segment file.
+func (l *Log) positionOf(seg *segment, off Offset) (int64, error) {
+	f, err := seg.h.acquire()
+	if err != nil {
+		return 0, err
+	}
+	defer seg.h.release()
+	size, err := f.Size()
+	if err != nil {
+		return 0, err
+	}
+	sc := newScanner(l.disk, f, 0, size)
+	defer sc.close()
+	next := seg.base
+	for next < off {
+		_, h, err := sc.peek(sc.at, true)
+		if err == nil && h.base != next {
+			err = errFollows
+		}
+		if errors.Is(err, io.EOF) || err != nil && bytesBad(err) {
+			// What is missing or damaged here shows when the rest is read.
+			return sc.at, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		if h.last >= off {
+			break
+		}
+		sc.at += h.size
+		next = h.last + 1
+	}
+	return sc.at, nil
+}
+
+// openClean takes over a log that was closed in order.
+func (l *Log) openClean() (bool, error) {
+	payload, err := readSide(l.fs, joinPath(l.dir, cleanName), cleanMagic, cleanVersion)
+	var c cleanMarker
+	if err == nil {
+		c, err = decodeClean(payload)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errDamaged):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	if c.id != l.meta.id {
+		return false, nil
+	}
+	// Whatever is wrong with the files: what the marker says was durable, and nothing
+	// was changed since.
+	l.durable = max(l.durable, c.end)
+	n := len(l.segs)
+	if len(c.segments) != n || c.end < l.local {
+		return false, nil
+	}
+	for i, s := range l.segs {
+		if c.segments[i].base != s.base {
+			return false, nil
+		}
+	}
+	active, info := l.segs[n-1], c.segments[n-1]
+	fi, err := l.fs.Stat(active.h.name)
+	if err != nil {
+		return false, err
+	}
+	if fi.Size != info.size {
+		return false, nil
+	}
+	state, err := readState(l.fs, l.dir, l.meta.id, c.end)
+	if err != nil {
+		return false, sideError(err)
+	}
+	closed := &segment{dir: l.dir, segmentInfo: info}
+	x, seal, err := l.readIndexes(closed)
+	if err != nil {
+		return false, sideError(err)
+	}
+	for i, s := range l.segs[:n-1] {
+		s.segmentInfo = c.segments[i]
+		s.sealed = true
+	}
+	l.x = *x
+	k := len(x.offsets)
+	l.x.headers, l.x.headerSum = seal.headers[:k:k], seal.headers[k]
+	l.x.sinceEntry = info.size
+	if k > 0 {
+		l.x.sinceEntry -= int64(x.offsets[k-1].position)
+	}
+	l.end, l.size = c.end, info.size
+	l.durable, l.durablePos, l.durableSum = c.end, info.size, l.x.headerSum
+	l.firstMs = c.firstAppendMs
+	l.chain, l.producers = state.chain.trim(l.start), state.producers
+	l.recovery = Recovery{End: l.end, DurableEnd: l.end, Clean: true}
+	return true, nil
+}
+
+// sideError lets pass what is wrong with a file that can be made again.
+func sideError(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errDamaged) {
+		return nil
+	}
+	return err
+}
+
+// openDirty reads what must be read after a crash.
+func (l *Log) openDirty(ctx context.Context) error {
+	n := len(l.segs)
+	floor := l.durable
+	// From the newest state that is whole, batches are replayed.
+	from, state, err := l.newestState()
+	if err != nil {
+		return err
+	}
+	l.chain, l.producers = state.chain, state.producers
+	for i, s := range l.segs[:n-1] {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		s.sealed = true
+		s.end = l.segs[i+1].base
+		if err := l.openSealed(s, i >= from); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	if err := l.openActive(floor); err != nil {
+		return err
+	}
+	l.chain = l.chain.trim(l.start)
+	r := &l.recovery
+	r.End = l.end
+	for i, s := range l.segs {
+		for _, d := range s.damage {
+			r.Corruption = append(r.Corruption, s.corruption(d).(*CorruptionError))
+		}
+		if i > 0 && l.segs[i-1].sealed && len(l.segs[i-1].damage) == 0 && l.segs[i-1].end != s.base {
+			r.Corruption = append(r.Corruption, l.gapLocked(view{seg: l.segs[i-1], end: l.segs[i-1].end, size: l.segs[i-1].size}, l.segs[i-1].end).(*CorruptionError))
+		}
+	}
+	if b := l.segs[0].base; b > l.local {
+		r.Corruption = append(r.Corruption, &CorruptionError{Path: l.dir, Offset: l.local, End: b, Err: errGap})
+	}
+	if l.end < l.local {
+		r.Corruption = append(r.Corruption, &CorruptionError{Path: l.dir, Offset: l.end, End: l.local, Err: errGap})
+	}
+	r.Lossy = len(r.Corruption) > 0
+	l.readOnly = r.Lossy
+	if r.Lossy || r.CutBytes > 0 {
+		l.o.Logger.Warn("log recovered", "dir", l.dir, "end", int64(r.End), "durable_end", int64(r.DurableEnd),
+			"cut_bytes", r.CutBytes, "cut_path", r.CutPath, "corruptions", len(r.Corruption))
+	}
+	return nil
+}
+
+// newestState returns the newest state that belongs to a segment's base, and the
+// index of that segment.
+func (l *Log) newestState() (int, savedState, error) {
+	for i := len(l.segs) - 1; i >= 0; i-- {
+		s, err := readState(l.fs, l.dir, l.meta.id, l.segs[i].base)
+		if err == nil {
+			return i, s, nil
+		}
+		if err := sideError(err); err != nil {
+			return 0, savedState{}, err
+		}
+	}
+	base := l.segs[0].base
+	if base == 0 {
+		return 0, savedState{}, nil
+	}
+	// A directory of Kafka's, or one whose state files are all damaged.
+	s := savedState{at: base}
+	if b, err := readFile(l.fs, joinPath(l.dir, epochFileName), maxSideBytes); err == nil {
+		if c, err := parseCheckpoint(b); err == nil {
+			s.chain = c.truncate(base)
+		}
+	}
+	l.o.Logger.Warn("no producer state at the start of the log", "dir", l.dir, "offset", int64(base))
+	return 0, s, nil
+}
+
+// openSealed checks a sealed segment: by its seal, or by reading it. Its end is
+// where the next one begins.
+func (l *Log) openSealed(s *segment, replay bool) error {
+	fi, err := l.fs.Stat(s.h.name)
+	if err != nil {
+		return err
+	}
+	s.size = fi.Size
+	if !replay {
+		payload, err := readSide(l.fs, s.path(sealSuffix), sealMagic, sealVersion)
+		if err == nil {
+			var f sealFile
+			if f, err = decodeSeal(payload); err == nil && (f.id != l.meta.id || f.info.base != s.base || f.info.end != s.end || f.info.size != s.size) {
+				err = errDamaged
+			}
+			if err == nil {
+				s.segmentInfo = f.info
+				return nil
+			}
+		}
+		if err := sideError(err); err != nil {
+			return err
+		}
+	}
+	r := scan{seg: s, limit: fi.Size, durable: s.end, durablePos: fi.Size, epoch: -1, chain: l.chain, producers: &l.producers, note: replay}
+	if err := l.scan(&r); err != nil {
+		return err
+	}
+	if replay {
+		l.chain = r.chain
+	}
+	s.sealedMs = fi.ModTime.UnixMilli()
+	s.maxTimestamp, s.maxAt = r.x.maxTimestamp, r.x.maxAt
+	if r.end != s.end && len(s.damage) == 0 {
+		s.end = r.end // a gap, reported as such
+		return nil
+	}
+	if len(s.damage) == 0 {
+		l.remakeHelpers(s, &r, replay)
+	}
+	return nil
+}
+
+// remakeHelpers writes the files beside a sealed segment again. They can be done
+// without, so errors don't matter.
+func (l *Log) remakeHelpers(s *segment, r *scan, state bool) {
+	r.x.noteTime(s.base)
+	ib := appendIndex(nil, r.x.offsets)
+	tb := appendTimeIndex(nil, r.x.times)
+	f := sealFile{id: l.meta.id, info: s.segmentInfo, indexSum: crcUpdate(0, ib), timeIndexSum: crcUpdate(0, tb)}
+	f.headers = append(slices.Clone(r.x.headers), r.x.headerSum)
+	files := []newFile{{s.path(indexSuffix), ib}, {s.path(timeIndexSuffix), tb}, {s.path(sealSuffix), f.encode()}}
+	if state {
+		files = append(files, newFile{joinPath(l.dir, segmentName(s.end, stateSuffix)), encodeState(l.meta.id, s.end, l.chain, &l.producers, nowMs(), l.o.ProducerExpiry)})
+	}
+	for _, f := range files {
+		if err := writeNew(l.fs, f.name, f.content, false); err != nil {
+			l.o.Logger.Warn("helper file not written", "path", f.name, "err", err)
+			return
+		}
+	}
+}
+
+// A scan checks the batches of a segment.
+type scan struct {
+	seg        *segment
+	limit      int64  // of the file
+	durable    Offset // records below were durable
+	durablePos int64  // where they end, -1 if unknown
+	epoch      Epoch  // of the last of them, -1 if unknown
+	sum        uint32 // over their headers, if durablePos >= 0 and checkSum
+	checkSum   bool
+	note       bool // batches change chain and producers
+
+	chain     epochChain
+	producers *producerTable
+
+	x    index
+	end  Offset
+	at   int64 // position of the end
+	torn error // why the scan ended before limit, if not by damage
+}
+
+// scan reads a segment, notes its batches and its damage, and stops at the first
+// bad bytes that were not known durable.
+func (l *Log) scan(r *scan) error {
+	f, err := r.seg.h.acquire()
+	if err != nil {
+		return err
+	}
+	defer r.seg.h.release()
+	r.x = newIndex()
+	r.end = r.seg.base
+	sc := newScanner(l.disk, f, 0, r.limit)
+	defer sc.close()
+	anchor := func(p int64) bool { return r.durablePos > 0 && p == r.durablePos }
+	now := nowMs()
+	summed := !r.checkSum
+	for {
+		r.at = sc.at
+		if !summed && r.end >= r.durable {
+			summed = true
+			if len(r.seg.damage) == 0 && (r.end != r.durable || r.x.headerSum != r.sum) {
+				// Every batch is whole and they follow each other: what is left is an epoch.
+				r.seg.damage = append(r.seg.damage, damage{from: r.seg.base, to: r.durable, position: 0, resume: sc.at, err: errEpoch})
+			}
+		}
+		b, h, err := sc.next()
+		if errors.Is(err, io.EOF) {
+			err = nil
+			if r.end < r.durable {
+				r.seg.damage = append(r.seg.damage, damage{from: r.end, to: r.durable, position: sc.at, resume: r.limit, err: errShort})
+				r.end = r.durable
+			}
+			return nil
+		}
+		if err == nil {
+			switch {
+			case h.base != r.end:
+				err = errFollows
+			case r.note && h.epoch < r.chain.last(), r.note && r.epoch >= 0 && h.base < r.durable && h.epoch > r.epoch,
+				!r.note && h.epoch >= 0 && h.epoch != r.chain.at(h.base):
+				err = errEpoch
+			}
+			if err == nil {
+				r.x.note(r.seg.base, b.Bytes()[:21], h.last, h.maxTimestamp, r.at, h.size)
+				if r.note {
+					r.chain = r.chain.assign(h.epoch, h.base)
+					r.producers.note(b, now, l.o.ProducerExpiry)
+				}
+				r.end = h.last + 1
+				continue
+			}
+			sc.at = r.at
+		}
+		if !bytesBad(err) {
+			return err
+		}
+		if r.end >= r.durable {
+			r.torn = err
+			return nil
+		}
+		d := damage{from: r.end, position: sc.at, err: err}
+		if errors.Is(err, errEpoch) && h.base == r.end {
+			// The batch is whole but for its epoch, so the next one stands behind it.
+			d.to, d.resume = h.last+1, sc.at+h.size
+		} else {
+			p, next, ok, err := sc.resync(sc.at, r.end-1, r.durable, anchor)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				d.to, d.resume = r.durable, r.limit
+				if r.durablePos > sc.at {
+					d.resume = min(r.durablePos, r.limit)
+				}
+				r.seg.damage = append(r.seg.damage, d)
+				r.end = r.durable
+				r.at = d.resume
+				return nil
+			}
+			d.to, d.resume = next.base, p
+		}
+		r.seg.damage = append(r.seg.damage, d)
+		r.end = d.to
+		sc.at = d.resume
+	}
+}
+
+// openActive reads the active segment and cuts its torn tail.
+func (l *Log) openActive(floor Offset) error {
+	seg := l.active()
+	f, err := seg.h.acquire()
+	if err != nil {
+		return err
+	}
+	defer seg.h.release()
+	size, err := f.Size()
+	if err != nil {
+		return err
+	}
+	r := scan{seg: seg, limit: size, durable: max(seg.base, floor), durablePos: -1, epoch: -1, chain: l.chain, producers: &l.producers, note: true}
+	if l.meta.floorBase == seg.base {
+		r.durable = max(r.durable, l.meta.floor)
+	}
+	s, slots, err := newestSlot(f, size, l.meta.id, seg.base)
+	if err != nil {
+		return err
+	}
+	switch {
+	case slots && s.durable >= r.durable:
+		r.durable, r.durablePos, r.sum, r.checkSum, r.epoch = s.durable, s.position, s.headers, true, s.epoch
+	case !slots:
+		// A crash between the cut of a file that was being sealed and its successor.
+		if payload, err := readSide(l.fs, seg.path(sealSuffix), sealMagic, sealVersion); err == nil {
+			if f, err := decodeSeal(payload); err == nil && f.id == l.meta.id && f.info.base == seg.base && f.info.size == size {
+				r.durable = max(r.durable, f.info.end)
+			}
+		}
+	}
+	if err := l.scan(&r); err != nil {
+		return err
+	}
+	l.chain = r.chain
+	l.x, l.end, l.size = r.x, r.end, r.at
+	l.recovery.DurableEnd = r.durable
+	l.durable, l.durablePos, l.durableSum = seg.base, 0, 0
+	l.slotSeq = s.sequence
+	l.firstMs = s.firstAppendMs
+	if l.firstMs == 0 && l.size > 0 {
+		l.firstMs = nowMs()
+	}
+	if len(seg.damage) > 0 {
+		l.durable, l.durablePos = l.end, l.size
+		return nil // read-only: nothing is touched
+	}
+	if r.durablePos >= 0 {
+		l.durable, l.durablePos, l.durableSum = r.durable, r.durablePos, r.sum
+	}
+	if size > l.size {
+		if l.alloc, err = l.cutTail(f, size); err != nil {
+			return fmt.Errorf("cut the tail of %s: %w", seg.h.name, err)
+		}
+	}
+	l.writes++
+	if l.alloc == 0 && l.size > 0 {
+		if err := l.grow(f, l.size); err != nil && !errors.Is(err, ErrDiskFull) {
+			return err
+		}
+	}
+	if _, err := l.syncTo(context.Background(), l.writes); err != nil {
+		return err
+	}
+	l.counts = Stats{}
+	return nil
+}
+
+// cutTail removes what stands behind the last whole batch: nothing if that is only
+// preallocated space, whose slots it then returns the position of.
+func (l *Log) cutTail(f File, size int64) (int64, error) {
+	seg := l.active()
+	var tail []byte // from l.size to the last byte that isn't zero or of a slot
+	keep := l.size
+	for at := l.size; at < size; at += scanBytes {
+		buf := getBuffer(int(min(scanBytes, size-at)))
+		if err := readAt(f, buf.b, at); err != nil {
+			buf.put()
+			return 0, err
+		}
+		l.blankSlots(buf.b, at, size)
+		for i, c := range buf.b {
+			if c != 0 {
+				keep = at + int64(i) + 1
+			}
+		}
+		buf.put()
+	}
+	if keep == l.size {
+		for _, p := range slotPositions(size) {
+			if p+slotArea == size && p >= l.size {
+				return p, nil
+			}
+		}
+	} else {
+		l.recovery.CutBytes = keep - l.size
+		path := joinPath(l.dir, fmt.Sprintf("%020d.%d%s", int64(seg.base), l.size, cutSuffix))
+		tail = make([]byte, min(keep-l.size, maxCutBytes))
+		if err := readAt(f, tail, l.size); err != nil {
+			return 0, err
+		}
+		err := writeNew(l.fs, path, tail, true)
+		switch {
+		case err == nil:
+			l.recovery.CutPath = path
+			if err := l.dropOldCuts(path); err != nil {
+				return 0, err
+			}
+		case !full(err):
+			return 0, err
+		default:
+			l.fs.Remove(path) //nolint:errcheck // a full disk must not keep the log closed
+		}
+	}
+	if err := f.Truncate(l.size); err != nil {
+		return 0, err
+	}
+	if err := l.disk.syncFile(f); err != nil {
+		return 0, err
+	}
+	return 0, l.disk.syncDir(l.dir)
+}
+
+// maxCutBytes bounds the copy of a torn tail.
+const maxCutBytes = 64 << 20
+
+// blankSlots zeroes the valid slots in b, which starts at position at.
+func (l *Log) blankSlots(b []byte, at, size int64) {
+	for _, p := range slotPositions(size) {
+		for _, q := range [2]int64{p, p + slotGap} {
+			if q >= at && q+slotBytes <= at+int64(len(b)) {
+				if s, ok := decodeSlot(b[q-at:]); ok && s.id == l.meta.id {
+					clear(b[q-at:][:slotBytes])
+				}
+			}
+		}
+	}
+}
+
+// dropOldCuts keeps the number of copies small.
+func (l *Log) dropOldCuts(newest string) error {
+	names, err := l.fs.List(l.dir)
+	if err != nil {
+		return err
+	}
+	var cuts []string
+	for _, n := range names {
+		if _, suffix, ok := parseName(n); ok && suffix == cutSuffix && joinPath(l.dir, n) != newest {
+			cuts = append(cuts, n)
+		}
+	}
+	for len(cuts) >= maxCutFiles {
+		if err := l.fs.Remove(joinPath(l.dir, cuts[0])); err != nil {
+			return err
+		}
+		cuts = cuts[1:]
+	}
+	return nil
+}
