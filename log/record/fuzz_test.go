@@ -11,10 +11,13 @@ import (
 	"github.com/cordwood-io/cordwood/log/record"
 )
 
+// small is what the fuzzer can minimize in no time.
+func small() []record.Record { return append(awkward()[:7:7], awkward()[8]) }
+
 // FuzzNext reads arbitrary bytes: no panic, and what Next returns adds up.
 func FuzzNext(f *testing.F) {
 	for _, codec := range codecs {
-		f.Add(build(f, &record.Builder{Compression: codec}, awkward()...).Clone().Bytes())
+		f.Add(build(f, &record.Builder{Compression: codec}, small()...).Clone().Bytes())
 	}
 	f.Add(record.LeaderChange(3, 1, []int32{1, 2, 3}, noon).Bytes())
 	f.Add(record.EndTxn(true, 1, 2, 3, noon).Bytes())
@@ -85,7 +88,7 @@ func verify(t *testing.T, b record.Batch) {
 func FuzzRoundTrip(f *testing.F) {
 	f.Add(uint8(0), int64(0), int64(1), []byte("key"), []byte("value"), "header", []byte("x"), true)
 	f.Add(uint8(4), int64(math.MinInt64), int64(math.MaxInt64), []byte(nil), []byte{}, "", []byte(nil), false)
-	f.Add(uint8(3), int64(-1), int64(-2), bytes.Repeat([]byte("ab"), 40000), []byte{}, "\xff", []byte{}, true)
+	f.Add(uint8(3), int64(-1), int64(-2), bytes.Repeat([]byte("ab"), 100), []byte{}, "\xff", []byte{}, true)
 	f.Fuzz(func(t *testing.T, codec uint8, first, second int64, key, value []byte, headerKey string, headerValue []byte, null bool) {
 		if null {
 			key = nil
@@ -118,7 +121,7 @@ func FuzzRoundTrip(f *testing.F) {
 // FuzzDecompress hands arbitrary bytes to each codec.
 func FuzzDecompress(f *testing.F) {
 	for _, codec := range codecs[1:] {
-		f.Add(uint8(codec), build(f, &record.Builder{Compression: codec}, awkward()...).Clone().Bytes()[61:], int32(9))
+		f.Add(uint8(codec), build(f, &record.Builder{Compression: codec}, small()...).Clone().Bytes()[61:], int32(len(small())))
 	}
 	f.Add(uint8(2), []byte("\x0e\x34\x0c\x00\x00\x00\x01\x01\x00\x0c\x00\x00\x02\x01\x01\x00"), int32(2))
 	f.Fuzz(func(t *testing.T, codec uint8, payload []byte, count int32) {
