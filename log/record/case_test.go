@@ -12,7 +12,7 @@ import (
 	"github.com/cordwood-io/cordwood/log/record"
 )
 
-// TestCase holds bugs of other systems as tests, by the project's issue number.
+// TestCase holds bugs of other systems as tests, under the ids of their trackers.
 func TestCase(t *testing.T) {
 	for _, c := range []struct {
 		id   string // a line says: symptom there; right behaviour here
