@@ -1,0 +1,113 @@
+package cordwood_test
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/cordwood-io/cordwood"
+	"github.com/cordwood-io/cordwood/cordwoodtest"
+	"github.com/cordwood-io/cordwood/log/logtest"
+)
+
+// crashPoint counts the operations that change one node's disk below a folder,
+// and takes its power away before one of them.
+type crashPoint struct {
+	at      int64 // which one, from 1; 0 for none
+	seen    atomic.Int64
+	crashed chan struct{}
+}
+
+func (p *crashPoint) arm(disk *logtest.FS, folder string) {
+	p.crashed = make(chan struct{})
+	disk.OnOp(func(op logtest.Op) error {
+		if op.Kind.Changes() && strings.Contains(op.Path, folder) && p.seen.Add(1) == p.at {
+			disk.PowerOff() // at once: neither this operation nor a later one happens
+			close(p.crashed)
+		}
+		return nil
+	})
+}
+
+// crashScript is a run of three nodes over everything that writes: appends, rolls,
+// the tier and local deletion, the loss of a node's disk at the given point, a
+// restart. It checks that every acknowledged record is there afterwards, on the
+// restarted node as well, and returns how many changes there were.
+func crashScript(t *testing.T, victim int, folder string, at int64, mode logtest.CrashMode) (changes int64) {
+	c := cordwoodtest.Start(t, cordwoodtest.Options{Seed: uint64(at)})
+	point := &crashPoint{at: at}
+	point.arm(c.Disk(victim), folder)
+	done := make(chan struct{})
+	down := make(chan struct{})
+	go func() {
+		defer close(down)
+		select {
+		case <-point.crashed:
+			c.PowerOff(victim, mode)
+		case <-done:
+		}
+	}()
+	c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 1 << 10})
+	topic := c.Host().Tenant("").Topic("t")
+	acked := 0
+	for round := range 3 {
+		appendRange(t, topic, acked, acked+30, 10)
+		acked += 30
+		if round == 1 {
+			c.Roll("t", 0)
+		}
+	}
+	end := c.Offsets("t", 0).HighWatermark
+	c.Roll("t", 0)
+	c.WaitTiered("t", 0, end)
+	appendRange(t, topic, acked, acked+10, 10)
+	acked += 10
+	close(done)
+	<-down
+	changes = point.seen.Load()
+	if !c.Running(victim) {
+		c.Restart(victim)
+	}
+	waitInSync(t, c, "t", 3)
+	checkRecords(t, topic, 0, acked)
+	// Another leader must have it all as well: the restarted node, or one beside it.
+	c.PowerOff(c.Leader("t", 0), logtest.CrashLoseAll)
+	appendRange(t, topic, acked, acked+10, 10)
+	checkRecords(t, topic, 0, acked+10)
+	return changes
+}
+
+// One node's disk loses what is not synced, right before each change of it in
+// turn, and every acknowledged record is found afterwards. Node 1 founded the
+// cluster and is its controller at first, node 3 is a follower in the quorum.
+func TestCrashAtEveryWrite(t *testing.T) {
+	for _, victim := range []int{1, 3} {
+		for _, folder := range []string{"/partitions/", "/metadata/"} {
+			t.Run(fmt.Sprintf("node%d%s", victim, strings.TrimSuffix(folder, "/")), func(t *testing.T) {
+				t.Parallel()
+				var total int64
+				synctest.Test(t, func(t *testing.T) { total = crashScript(t, victim, folder, 0, logtest.CrashLoseAll) })
+				if total < 20 {
+					t.Fatalf("the script makes %d changes only", total)
+				}
+				step := int64(1)
+				if testing.Short() {
+					step = 1 + total/10
+				}
+				for at := int64(1); at <= total && !t.Failed(); at += step {
+					t.Run(fmt.Sprint(at), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							mode := logtest.CrashLoseAll
+							if at%3 == 0 {
+								mode = logtest.CrashLoseSome(uint64(at))
+							}
+							crashScript(t, victim, folder, at, mode)
+						})
+					})
+				}
+			})
+		}
+	}
+}
