@@ -280,6 +280,25 @@ func (l *Limiter) Wait(ctx context.Context, key Key, kind Kind, n int64) error {
 	return err
 }
 
+// turn charges n and waits for the debt from before: in the order of the calls, so that none is overtaken for ever, and with the charge made
+// before the check, so that calls at once can't all pass it. If ctx ends first it gives n back. Requires s.mu, which it gives up while it waits.
+func (l *Limiter) turn(ctx context.Context, s *shard, a *account, key Key, kind Kind, n int64, now Instant) error {
+	owes := l.delay(a, kind, now) > 0
+	marks := l.marks(a, kind, now)
+	l.charge(s, a, kind, n, now)
+	if !owes {
+		return nil
+	}
+	a.holds++
+	defer func() { a.holds-- }()
+	if err := l.sleep(ctx, s, a, kind, marks); err != nil {
+		now = l.Now()
+		l.charge(s, a, kind, -n, now)
+		return &ThrottledError{Key: key, Kind: kind, RetryAfter: l.capped(l.delay(a, kind, now)), Err: err}
+	}
+	return nil
+}
+
 // marks returns how much every level has been charged. Requires the shard's mu.
 func (l *Limiter) marks(a *account, kind Kind, now Instant) (marks [3]float64) {
 	for i, a := range a.chain() {

@@ -117,28 +117,11 @@ func (t *Ticket) Wait(ctx context.Context) error {
 	return nil
 }
 
-// wait charges n and waits for the debt from before: in the order of the calls, so that none is overtaken for ever, and with the charge made
-// before the check, so that calls at once can't all pass it. If ctx ends first it gives n back.
 func (t *Ticket) wait(ctx context.Context, kind Kind, n int64) error {
 	now := t.l.Now()
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	a := t.account(now)
-	owes := t.l.delay(a, kind, now) > 0
-	if !owes {
-		t.l.charge(t.s, a, kind, n, now)
-		return nil
-	}
-	marks := t.l.marks(a, kind, now)
-	t.l.charge(t.s, a, kind, n, now)
-	a.holds++
-	defer func() { a.holds-- }()
-	if err := t.l.sleep(ctx, t.s, a, kind, marks); err != nil {
-		now = t.l.Now()
-		t.l.charge(t.s, a, kind, -n, now)
-		return &ThrottledError{Key: t.key, Kind: kind, RetryAfter: t.l.capped(t.l.delay(a, kind, now)), Err: err}
-	}
-	return nil
+	return t.l.turn(ctx, t.s, t.account(now), t.key, kind, n, now)
 }
 
 // Pause stops the request time, and Resume lets it run again, around waits that are not the tenant's doing: for replication, for data to
