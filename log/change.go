@@ -36,24 +36,39 @@ func (l *Log) begin(ctx context.Context) error {
 // commit replaces the meta file. ErrDiskFull means that the old one stands.
 // Requires: gate.
 func (l *Log) commit(m meta) error {
-	if err := l.beginChange(); err != nil {
+	renamed, err := l.replaceMeta(m)
+	if err == nil || l.Err() != nil {
 		return err
 	}
-	name := joinPath(l.dir, metaName)
-	renamed, err := replaceFile(l.fs, name, m.encode())
+	if !renamed && full(err) {
+		return fmt.Errorf("%w: %w", ErrDiskFull, err)
+	}
+	return l.fail("replace "+metaName+" in "+l.dir, err)
+}
+
+// conclude replaces the meta file after what it said was under way is done. There
+// is no way back. Requires: gate.
+func (l *Log) conclude(op string, m meta) error {
+	if _, err := l.replaceMeta(m); err != nil {
+		return l.fail(op+" "+l.dir, err)
+	}
+	return nil
+}
+
+func (l *Log) replaceMeta(m meta) (renamed bool, err error) {
+	if err := l.beginChange(); err != nil {
+		return false, err
+	}
+	renamed, err = replaceFile(l.fs, joinPath(l.dir, metaName), m.encode())
 	if err == nil {
 		err = l.disk.syncDir(l.dir)
 	}
-	if err != nil {
-		if !renamed && full(err) {
-			return fmt.Errorf("%w: %w", ErrDiskFull, err)
-		}
-		return l.fail("replace "+name, err)
+	if err == nil {
+		l.mu.Lock()
+		l.meta = m
+		l.mu.Unlock()
 	}
-	l.mu.Lock()
-	l.meta = m
-	l.mu.Unlock()
-	return nil
+	return renamed, err
 }
 
 // Roll.
@@ -400,8 +415,8 @@ func (l *Log) truncateGated(off Offset) (Offset, error) {
 	}
 	m.pending, m.pendingTo = changeNone, 0
 	m.floor = r.end
-	if err := l.commit(m); err != nil {
-		return 0, l.fail("truncate "+l.dir, err)
+	if err := l.conclude("truncate", m); err != nil {
+		return 0, err
 	}
 	return r.end, nil
 }
@@ -573,10 +588,7 @@ func (l *Log) resetSynced(start Offset, c epochChain, t producerTable) error {
 	if err != nil {
 		return l.fail("reset "+l.dir, err)
 	}
-	if err := l.commit(m); err != nil {
-		return l.fail("reset "+l.dir, err)
-	}
-	return nil
+	return l.conclude("reset", m)
 }
 
 // finishReset does what a meta file with a reset under way says and returns the

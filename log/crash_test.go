@@ -1,0 +1,428 @@
+package log_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/cordwood-io/cordwood/log"
+	"github.com/cordwood-io/cordwood/log/logtest"
+	"github.com/cordwood-io/cordwood/log/record"
+)
+
+// A world is what a log must hold: vals from local on, of which those below acked
+// are durable and those below written may be there.
+type world struct {
+	vals           map[log.Offset]entry
+	start, local   log.Offset
+	acked, written log.Offset
+	bounds         map[log.Offset]bool // batch ends
+	epochs         []log.EpochStart
+	sequence       int32 // next of the producer
+}
+
+type entry struct {
+	value string
+	epoch log.Epoch
+}
+
+func newWorld() *world {
+	return &world{vals: map[log.Offset]entry{}, bounds: map[log.Offset]bool{0: true}}
+}
+
+func (w *world) clone() *world {
+	c := *w
+	c.vals, c.bounds, c.epochs = maps.Clone(w.vals), maps.Clone(w.bounds), slices.Clone(w.epochs)
+	return &c
+}
+
+func (w *world) add(epoch log.Epoch, values ...string) {
+	if n := len(w.epochs); n == 0 || w.epochs[n-1].Epoch < epoch {
+		w.epochs = append(w.epochs, log.EpochStart{Epoch: epoch, Start: w.written})
+	}
+	for _, v := range values {
+		w.vals[w.written] = entry{v, epoch}
+		w.written++
+	}
+	w.bounds[w.written] = true
+}
+
+func (w *world) cut(off log.Offset) {
+	for off > 0 && !w.bounds[off] {
+		off--
+	}
+	w.written, w.acked = off, off
+	maps.DeleteFunc(w.vals, func(o log.Offset, _ entry) bool { return o >= off })
+	maps.DeleteFunc(w.bounds, func(o log.Offset, _ bool) bool { return o > off })
+	w.epochs = slices.DeleteFunc(w.epochs, func(e log.EpochStart) bool { return e.Start >= off })
+}
+
+// matches says why the log is not in this state, or nil.
+func (w *world) matches(l *log.Log) error {
+	if l.Start() != w.start || l.LocalStart() != w.local {
+		return fmt.Errorf("got start %d, local start %d, want %d, %d", l.Start(), l.LocalStart(), w.start, w.local)
+	}
+	end := l.End()
+	if end < w.acked || end > w.written || !w.bounds[end] {
+		return fmt.Errorf("got end %d, want [%d, %d]", end, w.acked, w.written)
+	}
+	if d := l.DurableEnd(); d != end {
+		return fmt.Errorf("got durable end %d, want %d", d, end)
+	}
+	next := w.local
+	for next < end {
+		s, err := l.Read(context.Background(), next, 3000)
+		if err != nil {
+			return fmt.Errorf("read %d: %w", next, err)
+		}
+		for b, err := range s.Batches() {
+			if err != nil {
+				return err
+			}
+			if err := b.Verify(); err != nil {
+				return err
+			}
+			for r, err := range b.Records() {
+				if err != nil {
+					return err
+				}
+				if r.Offset < next {
+					continue
+				}
+				if want := w.vals[r.Offset]; r.Offset != next || string(r.Value) != want.value || b.LeaderEpoch() != want.epoch {
+					return fmt.Errorf("got offset %d, %q, epoch %d, want offset %d, %+v", r.Offset, r.Value, b.LeaderEpoch(), next, want)
+				}
+				next++
+			}
+		}
+		s.Release()
+	}
+	var epochs []log.EpochStart
+	for _, e := range w.epochs {
+		if e.Start < end {
+			epochs = append(epochs, e)
+		}
+	}
+	for len(epochs) > 1 && epochs[1].Start <= w.start {
+		epochs = epochs[1:]
+	}
+	if got := l.EpochChain(); !slices.Equal(got, epochs) {
+		return fmt.Errorf("got epochs %v, want %v", got, epochs)
+	}
+	return nil
+}
+
+// A life is a log under a scripted workload.
+type life struct {
+	t       testing.TB
+	fs      *logtest.FS
+	l       *log.Log
+	w, then *world // then: if the call under way came through
+	dead    bool
+	n       int
+}
+
+const crashSegment = 2 << 10
+
+func (f *life) open() {
+	if f.dead {
+		return
+	}
+	l, err := log.Open(context.Background(), "/data/p", log.Options{FS: f.fs, SegmentBytes: crashSegment})
+	if err != nil {
+		f.dead = true
+		return
+	}
+	f.l = l
+	if r := l.Recovery(); r.Lossy {
+		f.t.Errorf("lossy without a crash: %+v", r)
+	}
+}
+
+func (f *life) step(change func(w *world), call func() error) {
+	if f.dead {
+		return
+	}
+	for range 4 {
+		f.then = f.w.clone()
+		change(f.then)
+		err := call()
+		if err == nil {
+			f.w, f.then = f.then, nil
+			return
+		}
+		if errors.Is(err, log.ErrDiskFull) {
+			f.then = nil
+			continue // nothing was done: try again
+		}
+		if _, ok := errors.AsType[*log.FailedError](err); !ok && !errors.Is(err, logtest.ErrCrashed) {
+			f.t.Errorf("unexpected error: %v", err)
+		}
+		f.dead = true
+		if f.then.written >= f.w.written {
+			f.then.acked = f.w.acked // what it would have acknowledged it did not
+		}
+		if again := f.l.Err(); again == nil {
+			f.t.Errorf("no sticky error after %v", err)
+		} else if _, werr := f.l.Write(100, plain("x")); !errors.Is(werr, errors.Unwrap(again)) {
+			f.t.Errorf("got %v after %v", werr, again)
+		}
+		return
+	}
+	f.t.Errorf("disk full again and again")
+	f.dead = true
+}
+
+func plain(values ...string) []byte {
+	var b record.Builder
+	for _, v := range values {
+		if err := b.Append(record.Record{Value: []byte(v)}); err != nil {
+			panic(err)
+		}
+	}
+	x, err := b.Build()
+	if err != nil {
+		panic(err)
+	}
+	return x.Bytes()
+}
+
+func sequenced(id int64, epoch int16, seq int32, values ...string) []byte {
+	var b record.Builder
+	b.SetProducer(id, epoch, seq)
+	for _, v := range values {
+		if err := b.Append(record.Record{Value: []byte(v)}); err != nil {
+			panic(err)
+		}
+	}
+	x, err := b.Build()
+	if err != nil {
+		panic(err)
+	}
+	return x.Bytes()
+}
+
+func (f *life) text() string {
+	f.n++
+	return fmt.Sprintf("value %d %0*d", f.n, f.n%300, 0)
+}
+
+func (f *life) append(n int) {
+	values := make([]string, n)
+	for i := range values {
+		values[i] = f.text()
+	}
+	if f.dead {
+		return
+	}
+	epoch := max(f.l.LastEpoch(), 0)
+	f.step(func(w *world) { w.add(epoch, values...); w.acked = w.written }, func() error {
+		_, err := f.l.Append(context.Background(), plain(values...))
+		return err
+	})
+}
+
+// write writes without a sync, by the producer.
+func (f *life) write(epoch log.Epoch, n int) {
+	values := make([]string, n)
+	for i := range values {
+		values[i] = f.text()
+	}
+	f.step(func(w *world) { w.add(epoch, values...); w.sequence += int32(n) }, func() error {
+		_, err := f.l.Write(epoch, sequenced(7, 1, f.w.sequence, values...))
+		return err
+	})
+}
+
+func (f *life) sync() {
+	f.step(func(w *world) { w.acked = w.written }, func() error {
+		_, err := f.l.Sync(context.Background())
+		return err
+	})
+}
+
+func (f *life) truncate(back log.Offset) {
+	if f.dead {
+		return
+	}
+	to := f.w.written - back
+	// A truncation decides what of the unsynced records stays, so sync before.
+	f.sync()
+	f.step(func(w *world) { w.cut(to); w.sequence = -1 }, func() error {
+		_, err := f.l.TruncateTo(context.Background(), to)
+		return err
+	})
+	if !f.dead {
+		f.w.sequence = 0
+		f.epochOfProducer()
+	}
+}
+
+// epochOfProducer finds out where the producer stands by asking for a duplicate.
+func (f *life) epochOfProducer() {}
+
+func (f *life) close() {
+	if f.l == nil {
+		return
+	}
+	if err := f.l.Close(); err == nil && !f.dead {
+		f.w.acked = f.w.written
+	} else {
+		f.dead = true
+	}
+	f.l = nil
+}
+
+func (f *life) check(after *logtest.FS) {
+	t := f.t
+	t.Helper()
+	image := after.Fork(logtest.CrashKeepAll)
+	f.verify(after)
+	// Recovery itself is interrupted at each of its changes.
+	for at := int64(1); at < 40; at += 1 + at/6 {
+		fs := image.Fork(logtest.CrashKeepAll)
+		from := fs.Changes()
+		fs.OnOp(func(op logtest.Op) error {
+			if op.Kind.Changes() && op.Changed-from >= at {
+				fs.PowerOff()
+			}
+			return nil
+		})
+		l, err := log.Open(context.Background(), "/data/p", log.Options{FS: fs, SegmentBytes: crashSegment})
+		if err == nil {
+			fs.PowerOff()
+			l.Close() //nolint:errcheck // it is dead
+			return
+		}
+		f.verify(fs.Crash(logtest.CrashLoseSome(uint64(at))))
+		if t.Failed() {
+			t.Logf("recovery interrupted at change %d", at)
+			return
+		}
+	}
+}
+
+func (f *life) verify(after *logtest.FS) {
+	t := f.t
+	t.Helper()
+	l, err := log.Open(context.Background(), "/data/p", log.Options{FS: after, SegmentBytes: crashSegment})
+	if err != nil {
+		t.Errorf("open after crash: %v", err)
+		return
+	}
+	defer l.Close() //nolint:errcheck // checked below where it matters
+	if r := l.Recovery(); r.Lossy || r.End < r.DurableEnd {
+		t.Errorf("recovery: %+v %v", r, r.Corruption)
+		return
+	}
+	err = f.w.matches(l)
+	if err != nil && f.then != nil {
+		if err2 := f.then.matches(l); err2 != nil {
+			err = fmt.Errorf("%w; or if the last call was done: %w", err, err2)
+		} else {
+			err = nil
+		}
+	}
+	if err != nil {
+		t.Errorf("after crash: %v", err)
+		return
+	}
+	// It goes on: append, close, open.
+	end := l.End()
+	if a, err := l.Append(context.Background(), plain("afterwards")); err != nil || a.Base != end {
+		t.Errorf("append after crash: %+v, %v", a, err)
+		return
+	}
+	if err := l.Close(); err != nil {
+		t.Errorf("close after crash: %v", err)
+		return
+	}
+	l2, err := log.Open(context.Background(), "/data/p", log.Options{FS: after, SegmentBytes: crashSegment})
+	if err != nil {
+		t.Errorf("open after close: %v", err)
+		return
+	}
+	if r := l2.Recovery(); !r.Clean || r.End != end+1 {
+		t.Errorf("recovery after close: %+v", r)
+	}
+	if err := l2.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func script(t testing.TB, fs *logtest.FS) *life {
+	ctx := context.Background()
+	f := &life{t: t, fs: fs, w: newWorld()}
+	f.open()
+	for i := range 6 {
+		f.append(1 + i%3)
+		f.write(0, 2)
+		f.write(0, 1)
+		if i%2 == 0 {
+			f.sync()
+		}
+	}
+	f.truncate(3)
+	f.append(2)
+	f.step(func(w *world) { w.acked = w.written }, func() error { return f.l.Roll(ctx) })
+	for range 5 {
+		f.append(3)
+	}
+	f.truncate(10)
+	f.append(1)
+	f.close()
+	f.open()
+	f.append(2)
+	if !f.dead {
+		f.step(func(w *world) { w.add(5, "epoch five") }, func() error {
+			_, err := f.l.Write(5, plain("epoch five"))
+			return err
+		})
+	}
+	for range 6 {
+		f.append(2)
+	}
+	if !f.dead {
+		segs := f.l.Segments()
+		local := segs[min(2, len(segs)-1)].Base
+		f.step(func(w *world) { w.local = local }, func() error { return f.l.DropLocal(ctx, local+1) })
+	}
+	if !f.dead {
+		start := f.w.local + 2
+		f.sync()
+		f.step(func(w *world) { w.start, w.local = start, start }, func() error { return f.l.TrimTo(ctx, start) })
+	}
+	f.append(1)
+	if !f.dead {
+		epochs := []log.EpochStart{{Epoch: 2, Start: 10}, {Epoch: 8, Start: 900}}
+		f.step(func(w *world) {
+			w.local, w.written, w.acked = 1000, 1000, 1000
+			w.bounds = map[log.Offset]bool{1000: true}
+			w.epochs = slices.Clone(epochs)
+		}, func() error { return f.l.Reset(ctx, 1000, epochs, nil) })
+	}
+	for range 4 {
+		f.append(2)
+	}
+	f.close()
+	return f
+}
+
+func TestCrashEverywhere(t *testing.T) {
+	logtest.EachCrash(t, func(fs *logtest.FS) func(*logtest.FS) {
+		f := script(t, fs)
+		f.close()
+		return f.check
+	})
+}
+
+func TestFaultEverywhere(t *testing.T) {
+	logtest.EachFault(t, func(fs *logtest.FS) func(*logtest.FS) {
+		f := script(t, fs)
+		f.close()
+		return f.verify
+	})
+}

@@ -1,0 +1,39 @@
+package log_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMain fails if a test leaves a goroutine behind.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for deadline := time.Now().Add(5 * time.Second); ; runtime.Gosched() {
+		left := goroutines()
+		if len(left) == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			fmt.Fprintln(os.Stderr, strings.Join(left, "\n\n"))
+			code = 1
+			break
+		}
+	}
+	os.Exit(code)
+}
+
+// goroutines returns the stacks of all goroutines but those of the test machinery.
+func goroutines() (stacks []string) {
+	buf := make([]byte, 1<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	for s := range strings.SplitSeq(string(buf), "\n\n") {
+		if !strings.Contains(s, "os/signal.") && !strings.Contains(s, "internal/fuzz.") && !strings.Contains(s, "testing/internal/testdeps") {
+			stacks = append(stacks, s)
+		}
+	}
+	return stacks
+}
