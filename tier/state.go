@@ -2,6 +2,7 @@ package tier
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"time"
@@ -52,6 +53,8 @@ type State struct {
 	ranges    []Range
 	live      int
 	liveBytes int64 // batch bytes of ranges[live:]
+
+	held map[ID]struct{} // the ids of ranges
 
 	// Invariant: no id is both here and in ranges. In the order of their events.
 	pending []Pending
@@ -201,7 +204,7 @@ func (s *State) findPending(id ID) int {
 }
 
 func (s *State) copyStarted(epoch log.Epoch, b CopyStarted) Verdict {
-	if s.findPending(b.ID) >= 0 || slices.ContainsFunc(s.ranges, func(r Range) bool { return r.ID == b.ID }) {
+	if _, held := s.held[b.ID]; held || s.findPending(b.ID) >= 0 {
 		return RefusedID
 	}
 	s.pending = append(s.pending, Pending{ID: b.ID, Base: b.Base, End: b.End, Epoch: epoch, Deadline: b.Deadline})
@@ -232,6 +235,10 @@ func (s *State) copyFinished(b CopyFinished) Verdict {
 		BatchBytes: b.BatchBytes, ObjectBytes: b.ObjectBytes, TailBytes: b.TailBytes,
 		maxTimestampMs: b.MaxTimestamp.UnixMilli(), sealedMs: b.Sealed.UnixMilli(),
 	})
+	if s.held == nil {
+		s.held = map[ID]struct{}{}
+	}
+	s.held[p.ID] = struct{}{}
 	s.liveBytes += b.BatchBytes
 	s.tierEnd = p.End
 	s.extendLineage(b.Lineage)
@@ -251,16 +258,18 @@ func (s *State) extendLineage(l []log.EpochStart) {
 }
 
 func (s *State) deleteStarted(b DeleteStarted) Verdict {
+	expired := func(id ID) int {
+		return slices.IndexFunc(s.ranges[:s.live], func(r Range) bool { return r.ID == id })
+	}
 	// All or nothing: what can be deleted is checked before anything moves.
 	for _, id := range b.IDs {
 		if s.findPending(id) >= 0 {
 			continue
 		}
-		i := slices.IndexFunc(s.ranges, func(r Range) bool { return r.ID == id })
-		if i < 0 {
+		if _, held := s.held[id]; !held {
 			return RefusedID
 		}
-		if i >= s.live {
+		if expired(id) < 0 {
 			return RefusedLive
 		}
 	}
@@ -269,7 +278,7 @@ func (s *State) deleteStarted(b DeleteStarted) Verdict {
 			s.pending[i].Deleting = true
 			continue
 		}
-		i := slices.IndexFunc(s.ranges, func(r Range) bool { return r.ID == id })
+		i := expired(id)
 		r := s.ranges[i]
 		s.pending = append(s.pending, Pending{
 			ID: r.ID, Base: r.Base, End: r.End, Epoch: r.Epoch, Deleting: true, Finished: true,
@@ -279,6 +288,7 @@ func (s *State) deleteStarted(b DeleteStarted) Verdict {
 		} else {
 			s.ranges = slices.Delete(s.ranges, i, i+1)
 		}
+		delete(s.held, id)
 		s.live--
 	}
 	if cap(s.ranges) > 64 && len(s.ranges) < cap(s.ranges)/4 {
@@ -326,6 +336,7 @@ func (s *State) moveLogStart(b LogStart) Verdict {
 func (s *State) Clone() *State {
 	c := *s
 	c.ranges = slices.Clone(s.ranges)
+	c.held = maps.Clone(s.held)
 	c.pending = slices.Clone(s.pending)
 	return &c
 }
@@ -339,4 +350,15 @@ func (s *State) Equal(o *State) bool {
 			a.Deadline, b.Deadline = time.Time{}, time.Time{}
 			return a == b && ad.Equal(bd)
 		})
+}
+
+// newerThan returns the first live range that ends above from and holds a record
+// time of at least ms.
+func (s *State) newerThan(from log.Offset, ms int64) (Range, bool) {
+	for _, r := range s.ranges[s.live:] {
+		if r.End > from && r.maxTimestampMs >= ms {
+			return r, true
+		}
+	}
+	return Range{}, false
 }

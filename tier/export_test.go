@@ -1,0 +1,4 @@
+package tier
+
+// Exports for tests in package tier_test.
+var NewID = newID

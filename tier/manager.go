@@ -1,0 +1,689 @@
+package tier
+
+import (
+	"bytes"
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/pprof"
+	"sync"
+	"time"
+
+	"github.com/cordwood-io/cordwood/log"
+)
+
+// A Manager runs the cold half of all partitions of one node. It follows the tier
+// log, uploads and deletes for the partitions that this node leads, drops local
+// copies on all, and serves cold reads. An idle partition costs it memory only:
+// the goroutines are those of the manager, and their number does not grow with
+// the partitions.
+//
+// It is safe for concurrent use.
+//
+// Lock order: Manager.mu, then ledger.mu. Neither is held over a wait, I/O, a
+// hook or PartitionOptions.HighWatermark.
+type Manager struct {
+	o      Options
+	ctx    context.Context // ends with Close or fail
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+	done   chan struct{} // closed when ctx has ended
+	cold   *coldReader
+	wake   chan struct{} // of the scheduler; capacity 1
+
+	mu      sync.Mutex
+	closed  bool
+	err     error // why the manager stopped by itself
+	parts   map[log.PartitionID]*Partition
+	ledgers map[log.PartitionID]*ledger
+	applied log.Offset // next offset of the tier log
+	waiters []appliedWaiter
+	unaimed []*Partition // whose known target must be asked for
+	aiming  bool
+	due     dueHeap
+	queues  [taskKinds]queue
+	owner   ownership
+	ownErr  error // the last failure of the owner check
+	stats   Stats
+}
+
+// A ledger is the state of one partition, whether it is open here or not.
+type ledger struct {
+	mu       sync.RWMutex
+	state    State
+	proposal *proposal // of this node, waiting to be read back; or nil
+}
+
+type appliedWaiter struct {
+	target log.Offset
+	ready  chan struct{}
+}
+
+type ownership uint8
+
+const (
+	ownerUnknown ownership = iota
+	ownerOurs
+	ownerForeign
+)
+
+// taskKind separates what may wait for the store for long from what may not.
+type taskKind uint8
+
+const (
+	taskControl taskKind = iota // events and local files
+	taskUpload                  // one object
+	taskDelete                  // of objects
+	taskKinds
+)
+
+var taskLabels = [taskKinds]string{"tier-control", "tier-upload", "tier-delete"}
+
+// controlWorkers and deleteWorkers bound the partitions whose tasks run at once.
+const (
+	controlWorkers = 4
+	deleteWorkers  = 2
+)
+
+// kickPause is the least time between two control tasks of one partition that are
+// only kicked, so that a kick per append costs next to nothing.
+const kickPause = 10 * time.Millisecond
+
+type queue struct {
+	limit   int
+	running int
+	list    []*Partition
+}
+
+// Stats are counters of a [Manager] since it was made, and what it is at.
+type Stats struct {
+	Applied        log.Offset // next offset of the tier log to be applied
+	Events         [verdicts]int64
+	Partitions     int
+	Leading        int
+	Uploads        int64
+	UploadBytes    int64
+	UploadFailures int64 // attempts
+	Deletes        int64 // objects
+	DeleteFailures int64 // attempts
+	Uploading      int   // under way
+	OwnerChecked   bool  // the store's prefix is known to be this cluster's
+	OwnerError     error // why it is not known yet, or [ErrForeignStore]
+
+	Hits, Misses     int64 // of parts in the memory cache
+	Fetches          int64 // requests for parts of objects
+	FetchBytes       int64
+	FetchFailures    int64
+	Corrupt          int64 // parts that failed their check
+	Missing          int64 // alarms of lost objects
+	ReadAhead        int64 // fetches that nobody waited for
+	CachedBytes      int64
+	CachedParts      int
+	ReadsUnderWay    int
+	BacklogBytes     int64 // sealed, committed and not in the store, of the partitions led here
+	BacklogRanges    int
+	PendingDeletions int // objects whose deletion has not finished, of the partitions led here
+}
+
+// NewManager starts a manager. Nothing in it waits for the store or the tier log:
+// both may be down. Errors are those of the options.
+func NewManager(o Options) (*Manager, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{
+		o: o, done: make(chan struct{}), wake: make(chan struct{}, 1),
+		parts: map[log.PartitionID]*Partition{}, ledgers: map[log.PartitionID]*ledger{},
+	}
+	m.queues[taskControl].limit = controlWorkers
+	m.queues[taskUpload].limit = o.Uploads
+	m.queues[taskDelete].limit = deleteWorkers
+	m.ctx, m.cancel = context.WithCancelCause(context.Background())
+	m.cold = newColdReader(m.ctx, &m.wg, &m.o)
+	m.run("tier-feed", m.feed)
+	m.run("tier-schedule", m.schedule)
+	m.run("tier-owner", m.checkOwner)
+	return m, nil
+}
+
+// run starts a goroutine of the manager. Requires: Close has not passed.
+func (m *Manager) run(label string, f func(ctx context.Context)) {
+	m.wg.Go(func() { pprof.Do(m.ctx, pprof.Labels("cordwood", label), f) })
+}
+
+// Open adds a partition with its local log, as a follower; [Partition.Lead] makes
+// it the leader. The log stays the caller's and must stay open until
+// [Partition.Close] has returned. Errors: those of the options, [ErrClosed], and
+// one when the partition is open already.
+func (m *Manager) Open(id log.PartitionID, l *log.Log, o PartitionOptions) (*Partition, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	p := &Partition{m: m, id: id, log: l, read: readLog(l), heapIndex: -1, o: o}
+	p.ctx, p.cancel = context.WithCancelCause(m.ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || m.err != nil {
+		p.cancel(ErrClosed)
+		return nil, m.closedErrLocked()
+	}
+	if m.parts[id] != nil {
+		p.cancel(ErrClosed)
+		return nil, fmt.Errorf("tier: partition %v is open already", id)
+	}
+	p.ledger = m.ledgerLocked(id)
+	m.parts[id] = p
+	m.aimLocked(p)
+	return p, nil
+}
+
+func (m *Manager) closedErrLocked() error {
+	if m.err != nil {
+		return m.err
+	}
+	return ErrClosed
+}
+
+func (m *Manager) ledgerLocked(id log.PartitionID) *ledger {
+	l := m.ledgers[id]
+	if l == nil {
+		l = &ledger{}
+		m.ledgers[id] = l
+	}
+	return l
+}
+
+// Get returns an open partition, or nil.
+func (m *Manager) Get(id log.PartitionID) *Partition {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.parts[id]
+}
+
+// Err returns why the manager stopped by itself: an event of the tier log that
+// this release can't read. All views are unknown from then on. nil while it runs.
+func (m *Manager) Err() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.err
+}
+
+// Done is closed when the manager has stopped, by itself or by Close.
+func (m *Manager) Done() <-chan struct{} { return m.done }
+
+// fail stops the manager for good.
+func (m *Manager) fail(err error) {
+	m.mu.Lock()
+	if m.closed || m.err != nil {
+		m.mu.Unlock()
+		return
+	}
+	m.err = err
+	m.mu.Unlock()
+	m.o.Logger.Error("tier stopped", "error", err)
+	m.cancel(err)
+	close(m.done)
+}
+
+// Close stops everything the manager started and waits for it; uploads are cut
+// off. Calls that wait return [ErrClosed]. Partitions need not be closed before.
+// It can be called again. It returns nil.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	first := !m.closed
+	m.closed = true
+	failed := m.err != nil
+	m.mu.Unlock()
+	m.cold.close()
+	m.cancel(ErrClosed)
+	m.wg.Wait()
+	if first && !failed {
+		close(m.done)
+	}
+	return nil
+}
+
+// Stats returns counters and what is under way. It asks each led partition for
+// its backlog, so it is not for every millisecond.
+func (m *Manager) Stats() Stats {
+	m.mu.Lock()
+	s := m.stats
+	s.Applied = m.applied
+	s.Partitions = len(m.parts)
+	s.Uploading = m.queues[taskUpload].running
+	s.OwnerChecked = m.owner == ownerOurs
+	s.OwnerError = m.ownErr
+	var led []*Partition
+	for _, p := range m.parts {
+		if p.lead != nil {
+			led = append(led, p)
+		}
+	}
+	m.mu.Unlock()
+	s.Leading = len(led)
+	for _, p := range led {
+		b, n := p.Backlog()
+		s.BacklogBytes += b
+		s.BacklogRanges += n
+		p.ledger.mu.RLock()
+		s.PendingDeletions += len(p.ledger.state.pending)
+		p.ledger.mu.RUnlock()
+	}
+	c := m.cold
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.Hits, s.Misses = c.stats.hits, c.stats.misses
+	s.Fetches, s.FetchBytes, s.FetchFailures = c.stats.fetches, c.stats.bytes, c.stats.failures
+	s.Corrupt, s.Missing, s.ReadAhead = c.stats.corrupt, c.stats.missing, c.stats.ahead
+	s.CachedBytes, s.CachedParts, s.ReadsUnderWay = c.cached, len(c.cache), len(c.flights)
+	return s
+}
+
+// feed follows the tier log and applies it.
+func (m *Manager) feed(ctx context.Context) {
+	var at log.Offset
+	for failures := 0; ctx.Err() == nil; failures++ {
+		for c, err := range m.o.Events.Read(ctx, at) {
+			if err != nil {
+				if ctx.Err() == nil {
+					m.o.Logger.Warn("read the tier log", "offset", int64(at), "error", err)
+				}
+				break
+			}
+			failures = 0
+			if c.Offset < at {
+				continue
+			}
+			if c.Event != nil {
+				e, err := DecodeEvent(c.Event)
+				if err != nil {
+					m.fail(fmt.Errorf("tier log at offset %d: %w", c.Offset, err))
+					return
+				}
+				m.apply(c, e)
+			}
+			at = c.Offset + 1
+			m.reached(at)
+		}
+		if sleep(ctx, backoff(failures, &m.o, nil)) != nil {
+			return
+		}
+	}
+}
+
+// apply takes one event into its ledger and tells who is concerned.
+func (m *Manager) apply(c Committed, e Event) {
+	m.mu.Lock()
+	l := m.ledgerLocked(e.Partition)
+	p := m.parts[e.Partition]
+	m.mu.Unlock()
+	l.mu.Lock()
+	v := l.state.Apply(e)
+	if l.proposal != nil && l.proposal.meets(&l.state, e, v, c.Event) {
+		l.proposal = nil
+	}
+	view := l.state.view(p != nil && p.known.Load())
+	l.mu.Unlock()
+	m.mu.Lock()
+	m.stats.Events[v]++
+	m.mu.Unlock()
+	if v != Applied && v != IgnoredBarrier && v != IgnoredSeq {
+		m.o.Logger.Warn("tier event without effect", "partition", e.Partition.String(), "offset", int64(c.Offset),
+			"epoch", int(e.Epoch), "seq", e.Seq, "verdict", v.String())
+	}
+	if p == nil {
+		return
+	}
+	p.applied(view)
+	if m.o.Hooks.Applied != nil {
+		m.o.Hooks.Applied(AppliedInfo{Partition: e.Partition, Offset: c.Offset, Event: e, Verdict: v, View: view})
+	}
+}
+
+// reached notes that everything below at is applied.
+func (m *Manager) reached(at log.Offset) {
+	m.mu.Lock()
+	m.applied = at
+	waiters := m.waiters[:0]
+	for _, w := range m.waiters {
+		if w.target <= at {
+			close(w.ready)
+		} else {
+			waiters = append(waiters, w)
+		}
+	}
+	clear(m.waiters[len(waiters):])
+	m.waiters = waiters
+	m.mu.Unlock()
+}
+
+// catchUp returns when this node has applied everything that was committed when
+// it was called.
+func (m *Manager) catchUp(ctx context.Context) error {
+	end, err := m.o.Events.End(ctx)
+	if err != nil {
+		return fmt.Errorf("end of the tier log: %w", err)
+	}
+	return m.waitApplied(ctx, end)
+}
+
+func (m *Manager) waitApplied(ctx context.Context, target log.Offset) error {
+	m.mu.Lock()
+	if m.applied >= target {
+		m.mu.Unlock()
+		return nil
+	}
+	w := appliedWaiter{target, make(chan struct{})}
+	m.waiters = append(m.waiters, w)
+	m.mu.Unlock()
+	var err error
+	select {
+	case <-w.ready:
+		return nil
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-m.ctx.Done():
+		err = m.closedErr()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, o := range m.waiters {
+		if o.ready == w.ready {
+			m.waiters = append(m.waiters[:i], m.waiters[i+1:]...)
+			break
+		}
+	}
+	return err
+}
+
+func (m *Manager) closedErr() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.closedErrLocked()
+}
+
+// aimLocked has a partition's view become known once the tier log is applied up
+// to where it stands now. One goroutine asks for all that wait.
+func (m *Manager) aimLocked(p *Partition) {
+	m.unaimed = append(m.unaimed, p)
+	if m.aiming {
+		return
+	}
+	m.aiming = true
+	m.run("tier-aim", m.aim)
+}
+
+func (m *Manager) aim(ctx context.Context) {
+	for failures := 0; ; failures++ {
+		m.mu.Lock()
+		parts := m.unaimed
+		m.unaimed = nil
+		if len(parts) == 0 {
+			m.aiming = false
+			m.mu.Unlock()
+			return
+		}
+		m.mu.Unlock()
+		tctx, cancel := context.WithTimeout(ctx, m.o.EventTimeout)
+		end, err := m.o.Events.End(tctx)
+		cancel()
+		if err == nil {
+			err = m.waitApplied(ctx, end)
+		}
+		if err != nil {
+			m.mu.Lock()
+			m.unaimed = append(m.unaimed, parts...)
+			m.mu.Unlock()
+			if ctx.Err() != nil {
+				return
+			}
+			m.o.Logger.Debug("tier state not known yet", "error", err)
+			if sleep(ctx, backoff(failures, &m.o, err)) != nil {
+				return
+			}
+			continue
+		}
+		failures = -1
+		for _, p := range parts {
+			p.setKnown()
+		}
+	}
+}
+
+// checkOwner finds out whose the prefix is, in the background.
+func (m *Manager) checkOwner(ctx context.Context) {
+	key := OwnerKey(m.o.Prefix)
+	content := ownerContent(m.o.Cluster)
+	for failures := 0; ctx.Err() == nil; failures++ {
+		owner, err := m.askOwner(ctx, key, content)
+		m.mu.Lock()
+		m.owner, m.ownErr = owner, err
+		var parts []*Partition
+		if owner == ownerOurs {
+			for _, p := range m.parts {
+				parts = append(parts, p)
+			}
+		}
+		m.mu.Unlock()
+		if owner == ownerForeign {
+			m.o.Logger.Error("object store refused", "key", key, "error", err)
+			return
+		}
+		if owner == ownerOurs {
+			for _, p := range parts {
+				p.Kick()
+			}
+			return
+		}
+		if sleep(ctx, backoff(failures, &m.o, err)) != nil {
+			return
+		}
+	}
+}
+
+func (m *Manager) askOwner(ctx context.Context, key string, content []byte) (ownership, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.o.StoreTimeout)
+	defer cancel()
+	put := func() error {
+		return m.o.Store.Put(ctx, key, bytes.NewReader(content), int64(len(content)), PutOptions{
+			IfAbsent: true, CRC32C: checksum(content), HasCRC32C: true,
+		})
+	}
+	if m.o.Store.Capabilities().IfAbsent {
+		err := put()
+		if err == nil {
+			return ownerOurs, nil
+		}
+		if !errors.Is(err, ErrExists) {
+			return ownerUnknown, err
+		}
+	}
+	got, err := m.o.Store.GetRange(ctx, key, 0, int64(len(content)))
+	if errors.Is(err, ErrNotFound) {
+		// A store without conditions: two clusters that begin at the same moment
+		// can both write here, and one of them finds out at its next start.
+		if err = put(); err == nil {
+			got, err = m.o.Store.GetRange(ctx, key, 0, int64(len(content)))
+		}
+	}
+	switch {
+	case errors.Is(err, ErrRange):
+		return ownerForeign, fmt.Errorf("%w: %s has another length", ErrForeignStore, key)
+	case err != nil:
+		return ownerUnknown, err
+	}
+	id, err := parseOwner(got)
+	if err != nil {
+		return ownerForeign, fmt.Errorf("%w: %s: %w", ErrForeignStore, key, err)
+	}
+	if id != m.o.Cluster {
+		return ownerForeign, fmt.Errorf("%w: %s names cluster %v, this is %v", ErrForeignStore, key, id, m.o.Cluster)
+	}
+	return ownerOurs, nil
+}
+
+// ours says whether objects may be written and deleted.
+func (m *Manager) ours() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.owner == ownerOurs
+}
+
+// schedule starts what is due, and a pass over all partitions each Interval.
+func (m *Manager) schedule(ctx context.Context) {
+	pass := time.NewTimer(m.o.Interval)
+	defer pass.Stop()
+	next := time.NewTimer(time.Hour)
+	defer next.Stop()
+	for {
+		m.mu.Lock()
+		now := time.Now()
+		for len(m.due) > 0 && !m.due[0].dueAt.After(now) {
+			p := heap.Pop(&m.due).(*Partition)
+			m.enqueueLocked(taskControl, p)
+		}
+		wait := time.Hour
+		if len(m.due) > 0 {
+			wait = m.due[0].dueAt.Sub(now)
+		}
+		m.mu.Unlock()
+		next.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.wake:
+		case <-next.C:
+		case <-pass.C:
+			pass.Reset(m.o.Interval)
+			m.mu.Lock()
+			for _, p := range m.parts {
+				m.enqueueLocked(taskControl, p)
+			}
+			m.mu.Unlock()
+		}
+	}
+}
+
+// atLocked has a partition's control task run at t, or before.
+func (m *Manager) atLocked(p *Partition, t time.Time) {
+	if p.closed {
+		return
+	}
+	switch {
+	case p.heapIndex < 0:
+		p.dueAt = t
+		heap.Push(&m.due, p)
+	case t.Before(p.dueAt):
+		p.dueAt = t
+		heap.Fix(&m.due, p.heapIndex)
+	default:
+		return
+	}
+	if p.heapIndex == 0 {
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// enqueueLocked has a task of a partition run soon, once more if it runs now.
+func (m *Manager) enqueueLocked(k taskKind, p *Partition) {
+	if m.closed || m.err != nil || p.closed {
+		return
+	}
+	t := &p.tasks[k]
+	if t.running {
+		t.again = true
+		return
+	}
+	if t.queued {
+		return
+	}
+	t.queued = true
+	q := &m.queues[k]
+	q.list = append(q.list, p)
+	if q.running < q.limit {
+		q.running++
+		m.run(taskLabels[k], func(ctx context.Context) { m.work(ctx, k) })
+	}
+}
+
+// work runs tasks until there are none. So an idle manager has no workers.
+func (m *Manager) work(ctx context.Context, k taskKind) {
+	q := &m.queues[k]
+	m.mu.Lock()
+	for len(q.list) > 0 && ctx.Err() == nil {
+		p := q.list[0]
+		q.list = q.list[1:]
+		t := &p.tasks[k]
+		t.queued = false
+		if p.closed {
+			continue
+		}
+		t.running = true
+		lead := p.lead
+		p.wg.Add(1)
+		if lead != nil {
+			lead.wg.Add(1)
+		}
+		if k == taskControl {
+			p.lastControl = time.Now()
+		}
+		m.mu.Unlock()
+		switch {
+		case k == taskControl:
+			p.control(lead)
+		case lead == nil:
+		case k == taskUpload:
+			p.upload(lead)
+		default:
+			p.delete(lead)
+		}
+		m.mu.Lock()
+		if lead != nil {
+			lead.wg.Done()
+		}
+		p.wg.Done()
+		t.running = false
+		if t.again {
+			t.again = false
+			m.enqueueLocked(k, p)
+		}
+	}
+	q.running--
+	m.mu.Unlock()
+}
+
+// dueHeap orders partitions by the time of their next control task.
+type dueHeap []*Partition
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].dueAt.Before(h[j].dueAt) }
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heapIndex, h[j].heapIndex = i, j
+}
+func (h *dueHeap) Push(x any) {
+	p := x.(*Partition)
+	p.heapIndex = len(*h)
+	*h = append(*h, p)
+}
+func (h *dueHeap) Pop() any {
+	old := *h
+	p := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	p.heapIndex = -1
+	return p
+}
+
+// A task is the place of one kind of work of one partition in its queue.
+type task struct{ queued, running, again bool }
+
+func (m *Manager) logger(p *Partition) *slog.Logger {
+	return m.o.Logger.With("partition", p.id.String())
+}

@@ -1,0 +1,167 @@
+package tier
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cordwood-io/cordwood/log"
+)
+
+// A proposal is the one event that a leader has in flight. It is sent until it
+// has been read back: any error of an append leaves open whether the event is in
+// the tier log, and a second copy of it does nothing.
+type proposal struct {
+	epoch   log.Epoch
+	seq     uint64 // 0: a barrier
+	event   []byte
+	done    chan struct{}      // closed when verdict and err are set
+	cancel  context.CancelFunc // ends the append that is under way
+	verdict Verdict
+	err     error
+}
+
+// meets looks at an event that was just applied, and reports whether it decided
+// the proposal. Requires: ledger.mu.
+func (f *proposal) meets(s *State, e Event, v Verdict, raw []byte) bool {
+	switch {
+	case s.Epoch() > f.epoch:
+		f.err = ErrFenced
+	case s.Epoch() < f.epoch:
+		return false
+	case f.seq == 0: // the barrier stands
+	case e.Epoch != f.epoch || e.Seq != f.seq || !v.Taken():
+		return false
+	case !bytes.Equal(raw, f.event):
+		f.err = errStranger
+	default:
+		f.verdict = v
+	}
+	f.cancel()
+	close(f.done)
+	return true
+}
+
+// errStranger: the sequence number went to an event that this leadership did not
+// write. It may be one of an earlier leadership of this process in the same
+// epoch, which was still under way.
+var errStranger = fmt.Errorf("%w: another event has its place", ErrTwoWriters)
+
+// propose appends one event as the leader and returns what every replica makes of
+// it. The wait ends with the leadership only: until the event is read back no
+// other may take its place.
+func (p *Partition) propose(lead *leadership, body Body) (Verdict, error) {
+	select {
+	case <-lead.token:
+	case <-lead.ctx.Done():
+		return 0, context.Cause(lead.ctx)
+	}
+	defer func() { lead.token <- struct{}{} }()
+	if err := p.leadErr(lead); err != nil {
+		return 0, err
+	}
+	f := &proposal{epoch: lead.epoch, done: make(chan struct{})}
+	var ctx context.Context
+	ctx, f.cancel = context.WithCancel(lead.ctx)
+	defer f.cancel()
+
+	_, barrier := body.(Barrier)
+	l := p.ledger
+	l.mu.Lock()
+	switch {
+	case l.state.Epoch() > lead.epoch || !barrier && l.state.Epoch() != lead.epoch:
+		l.mu.Unlock()
+		return 0, p.endLead(lead, ErrFenced)
+	case barrier && l.state.Epoch() == lead.epoch:
+		l.mu.Unlock()
+		return Applied, nil
+	case !barrier:
+		f.seq = l.state.Seq() + 1
+	}
+	event, err := EncodeEvent(Event{Partition: p.id, Epoch: f.epoch, Seq: f.seq, Body: body})
+	if err != nil {
+		l.mu.Unlock()
+		return 0, err
+	}
+	f.event = event
+	l.proposal = f
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		if l.proposal == f {
+			l.proposal = nil
+		}
+		l.mu.Unlock()
+	}()
+
+	for failures := 0; ; failures++ {
+		actx, cancel := context.WithTimeout(ctx, p.m.o.EventTimeout)
+		err := p.m.o.Events.Append(actx, p.id, event)
+		cancel()
+		wait := p.m.o.EventTimeout
+		if err != nil {
+			wait = backoff(failures, &p.m.o, err)
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-f.done:
+			t.Stop()
+			switch f.err {
+			case nil:
+				return f.verdict, nil
+			case errStranger:
+				return 0, p.stranger(lead)
+			}
+			return 0, p.endLead(lead, f.err)
+		case <-lead.ctx.Done():
+			t.Stop()
+			return 0, context.Cause(lead.ctx)
+		case <-t.C:
+			if err != nil {
+				p.m.logger(p).Warn("append to the tier log", "kind", fmt.Sprintf("%T", body), "error", err)
+			}
+		}
+	}
+}
+
+func (p *Partition) leadErr(lead *leadership) error {
+	p.m.mu.Lock()
+	defer p.m.mu.Unlock()
+	return lead.err
+}
+
+// endLead makes a leadership do nothing any more, and returns why.
+func (p *Partition) endLead(lead *leadership, err error) error {
+	p.m.mu.Lock()
+	first := lead.err == nil
+	if first {
+		lead.err = err
+	}
+	err = lead.err
+	for _, r := range lead.trims {
+		r.done <- err
+	}
+	lead.trims = nil
+	job := lead.job
+	p.m.mu.Unlock()
+	if job != nil {
+		job.cancel(err)
+	}
+	if first {
+		p.m.logger(p).Warn("leadership in the tier ended", "epoch", int(lead.epoch), "error", err)
+	}
+	return err
+}
+
+// stranger counts a foreign event of the leader's own epoch.
+func (p *Partition) stranger(lead *leadership) error {
+	p.m.mu.Lock()
+	lead.strangers++
+	n := lead.strangers
+	p.m.mu.Unlock()
+	if n > strangersAllowed {
+		return p.endLead(lead, ErrTwoWriters)
+	}
+	return errStranger
+}
