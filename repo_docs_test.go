@@ -42,10 +42,14 @@ func checkPackageDocs(files []*source) (findings []string) {
 	return findings
 }
 
+// spelledOut are endings of the names of structs each of whose fields has a
+// comment, of its own or directly below one: what a host sets or reads there has
+// units, ranges and defaults. Elsewhere the type's comment may say it all.
+var spelledOut = []string{"Options", "Stats", "Hooks", "Capabilities"}
+
 // checkDocs holds that every exported name has a comment: functions, methods,
-// types, constants and variables (of their own or of their group), interface
-// methods, and fields of structs (of their own, or directly below a field that
-// has one).
+// types, constants and variables (of their own or of their group), methods of
+// interfaces, and fields of the structs above.
 func checkDocs(files []*source) (findings []string) {
 	for _, s := range files {
 		if s.test || s.generated || s.file.Name.Name == "main" {
@@ -77,6 +81,9 @@ func checkDocs(files []*source) (findings []string) {
 						}
 						switch t := spec.Type.(type) {
 						case *ast.StructType:
+							if !slices.ContainsFunc(spelledOut, func(end string) bool { return strings.HasSuffix(spec.Name.Name, end) }) {
+								continue
+							}
 							checkFields(s, spec.Name.Name, t.Fields, missing)
 						case *ast.InterfaceType:
 							checkFields(s, spec.Name.Name, t.Methods, missing)
