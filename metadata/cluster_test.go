@@ -10,6 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/cordwood-io/cordwood/log/logtest"
 	"github.com/cordwood-io/cordwood/metadata"
 )
@@ -23,11 +26,43 @@ type world struct {
 
 	mu    sync.Mutex
 	nodes map[metadata.BrokerID]*node
-	cut   map[[2]metadata.BrokerID]bool                           // from, to
-	drop  func(from, to metadata.BrokerID, msg []byte) bool       // one-way messages
-	lose  func(from, to metadata.BrokerID) (request, answer bool) // of calls
+	cut   map[[2]metadata.BrokerID]bool                              // from, to
+	drop  func(from, to metadata.BrokerID, msg *raftpb.Message) bool // one-way messages
+	lose  func(from, to metadata.BrokerID) (request, answer bool)    // of calls
 	calls int
 	sends int
+
+	// What the wire has shown, over all lives of all nodes.
+	votes   map[vote]uint64   // candidate that a voter gave a term's vote to
+	leaders map[uint64]uint64 // leader by term
+}
+
+type vote struct{ voter, term uint64 }
+
+// observe holds a Raft message against the rules of one vote and one leader a
+// term. Requires: mu.
+func (w *world) observe(m *raftpb.Message) {
+	switch m.GetType() {
+	case raftpb.MsgVoteResp:
+		if !m.GetReject() {
+			v := vote{m.GetFrom(), m.GetTerm()}
+			if to, ok := w.votes[v]; ok && to != m.GetTo() {
+				w.t.Errorf("voter %d votes for %d and %d in term %d", m.GetFrom(), to, m.GetTo(), m.GetTerm())
+			}
+			w.votes[v] = m.GetTo()
+		}
+	case raftpb.MsgVote:
+		v := vote{m.GetFrom(), m.GetTerm()}
+		if to, ok := w.votes[v]; ok && to != m.GetFrom() {
+			w.t.Errorf("voter %d votes for %d and stands itself in term %d", m.GetFrom(), to, m.GetTerm())
+		}
+		w.votes[v] = m.GetFrom()
+	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap:
+		if l, ok := w.leaders[m.GetTerm()]; ok && l != m.GetFrom() {
+			w.t.Errorf("%d and %d lead in term %d", l, m.GetFrom(), m.GetTerm())
+		}
+		w.leaders[m.GetTerm()] = m.GetFrom()
+	}
 }
 
 // A node is one machine: its disk outlives its server.
@@ -47,7 +82,8 @@ type node struct {
 }
 
 func newWorld(t testing.TB, voters int, tune func(*metadata.Options)) *world {
-	w := &world{t: t, cluster: metadata.NewID(), tune: tune, nodes: map[metadata.BrokerID]*node{}, cut: map[[2]metadata.BrokerID]bool{}}
+	w := &world{t: t, cluster: metadata.NewID(), tune: tune, nodes: map[metadata.BrokerID]*node{}, cut: map[[2]metadata.BrokerID]bool{},
+		votes: map[vote]uint64{}, leaders: map[uint64]uint64{}}
 	for i := range voters {
 		w.voters = append(w.voters, metadata.Voter{ID: metadata.BrokerID(i + 1), Addr: fmt.Sprintf("node%d", i+1)})
 	}
@@ -72,16 +108,24 @@ func (w *world) target(from, to metadata.BrokerID) (*metadata.Server, error) {
 	return n.server, nil
 }
 
+// raftHeader is the size of what stands before a Raft message on the wire.
+const raftHeader = 44
+
 func (n network) Send(to metadata.BrokerID, msg []byte) error {
+	m := &raftpb.Message{}
+	if err := proto.Unmarshal(msg[raftHeader:], m); err != nil {
+		n.w.t.Errorf("message from %d: %v", n.from, err)
+	}
 	n.w.mu.Lock()
 	n.w.sends++
+	n.w.observe(m)
 	drop := n.w.drop
 	n.w.mu.Unlock()
 	s, err := n.w.target(n.from, to)
 	if err != nil {
 		return err
 	}
-	if drop != nil && drop(n.from, to, msg) {
+	if drop != nil && drop(n.from, to, m) {
 		return nil
 	}
 	s.Step(n.from, msg)
@@ -159,7 +203,7 @@ func (n *node) halt() {
 	n.server = nil
 	n.w.mu.Unlock()
 	if s != nil {
-		if err := s.Close(); err != nil && s.Err() == nil {
+		if err := s.Close(); err != nil && s.Err() == nil && !n.fs.Crashed() {
 			n.w.t.Errorf("close node %d: %v", n.id, err)
 		}
 	}

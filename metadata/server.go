@@ -33,8 +33,11 @@ type Server struct {
 	closed    bool
 	err       error
 	done      chan struct{}
-	tasks     sync.WaitGroup // goroutines and calls; grows only while not closed
-	published chan struct{}  // closed and replaced with each image
+	tasks     sync.WaitGroup // goroutines and calls; grows only while not closed or failed
+	reaper    sync.WaitGroup // the goroutine that closes the store of a server that has failed
+	storeOnce sync.Once
+	storeErr  error
+	published chan struct{} // closed and replaced with each image
 	leader    leaderState
 	moved     chan struct{} // closed and replaced when the leader changes
 	watchers  map[*watcher]struct{}
@@ -79,6 +82,8 @@ func Open(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	s.store, s.peers = st, st.peers
+	hook := s.fail
+	st.failedHook.Store(&hook)
 	s.image.Store(im)
 	if s.member, err = newMember(s, st, im); err != nil {
 		s.cancel()
@@ -117,42 +122,49 @@ func (s *Server) enter() bool {
 	return true
 }
 
-// fail ends the server by itself.
+// fail ends the server by itself. It doesn't wait.
 func (s *Server) fail(err error) {
 	s.mu.Lock()
 	first := s.err == nil && !s.closed
 	if first {
 		s.err = err
 		close(s.done)
+		// Pebble must not go on for itself until somebody calls Close. Started under
+		// the mutex, so that Close finds it.
+		s.reaper.Go(func() { _ = s.closeStore() })
 	}
 	s.mu.Unlock()
+	s.cancel()
 	if first {
 		s.opt.Logger.Error("metadata: server has ended", "error", err)
 	}
-	s.cancel()
+}
+
+// closeStore closes the store once nobody uses it.
+func (s *Server) closeStore() error {
+	s.tasks.Wait()
+	s.storeOnce.Do(func() {
+		if s.store != nil {
+			s.storeErr = s.store.close()
+		}
+	})
+	return s.storeErr
 }
 
 // Close ends the server and frees its folder. It does not hand over leadership.
 // Calls that wait return [ErrClosed]. Close is idempotent; it returns what closing
-// the store returned the first time.
+// the store has returned.
 func (s *Server) Close() error {
 	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		s.tasks.Wait()
-		return nil
-	}
-	s.closed = true
-	if s.err == nil {
+	if !s.closed && s.err == nil {
 		close(s.done)
 	}
+	s.closed = true
 	s.mu.Unlock()
 	s.cancel()
-	s.tasks.Wait()
-	if s.store != nil {
-		return s.store.close()
-	}
-	return nil
+	err := s.closeStore()
+	s.reaper.Wait()
+	return err
 }
 
 // Done is closed when the server has ended, by [Server.Close] or by itself.

@@ -1,14 +1,12 @@
 package metadata
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"go.etcd.io/raft/v3"
@@ -64,11 +62,11 @@ func entryKey(i uint64) []byte { return binary.BigEndian.AppendUint64([]byte{sto
 // Writes come from two goroutines: append, truncate and bind from the appender,
 // apply and install from the applier; see raft.go.
 type store struct {
-	db     *pebble.DB
-	cache  *pebble.Cache
-	logger *pebbleLogger
-	hard   *raftpb.HardState // as opened
-	peers  map[BrokerID]ID   // as opened
+	db    *pebble.DB
+	cache *pebble.Cache
+	*freezer
+	hard  *raftpb.HardState // as opened
+	peers map[BrokerID]ID   // as opened
 
 	// The appender's own: term and vote as written, and whether something that an
 	// answer may rest on has been written without sync.
@@ -96,31 +94,35 @@ func openStore(o Options) (*store, *Image, error) {
 	if err := o.FS.MkdirAll(o.Dir); err != nil {
 		return nil, nil, &StorageError{Op: "create " + o.Dir, Err: err}
 	}
-	s := &store{logger: &pebbleLogger{logger: o.Logger}, cache: pebble.NewCache(1 << 20), peers: map[BrokerID]ID{},
+	s := &store{freezer: &freezer{}, cache: pebble.NewCache(1 << 20), peers: map[BrokerID]ID{},
 		makeSnapshot: func() {}}
-	db, err := pebble.Open(o.Dir, s.options(o.FS))
+	db, err := pebble.Open(o.Dir, s.options(o.FS, o.Logger))
 	if err != nil {
 		s.cache.Unref()
 		if errors.Is(err, log.ErrLocked) {
 			return nil, nil, fmt.Errorf("metadata: open %s: %w", o.Dir, err)
 		}
+		if first := s.failed(); first != nil {
+			return nil, nil, first
+		}
 		return nil, nil, &StorageError{Op: "open " + o.Dir, Err: err}
 	}
 	s.db = db
 	im, err := s.recover(o)
-	if err == nil {
-		err = s.logger.failed()
+	if first := s.failed(); first != nil {
+		err = first
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, s.close())
+		_ = s.close() // the first error counts
+		return nil, nil, err
 	}
 	return s, im, nil
 }
 
-func (s *store) options(fs log.FS) *pebble.Options {
+func (s *store) options(fs log.FS, logger *slog.Logger) *pebble.Options {
 	o := &pebble.Options{
-		FS:                    pebbleFS{fs},
-		Logger:                s.logger,
+		FS:                    pebbleFS{fs, s.freezer},
+		Logger:                pebbleLogger{logger, s.freezer},
 		Cache:                 s.cache,
 		FormatMajorVersion:    pebble.FormatTableFormatV6,
 		MemTableSize:          1 << 20,
@@ -141,7 +143,10 @@ func (s *store) options(fs log.FS) *pebble.Options {
 func (s *store) close() error {
 	err := s.db.Close()
 	s.cache.Unref()
-	return errors.Join(err, s.logger.failed())
+	if first := s.failed(); first != nil {
+		return first
+	}
+	return err
 }
 
 func (s *store) get(key []byte) ([]byte, error) {
@@ -157,7 +162,7 @@ func (s *store) get(key []byte) ([]byte, error) {
 
 // commit writes a batch. Once it has returned an error, every later one does.
 func (s *store) commit(b *pebble.Batch, sync bool) error {
-	if err := s.logger.failed(); err != nil {
+	if err := s.failed(); err != nil {
 		return err
 	}
 	o := pebble.NoSync
@@ -165,10 +170,9 @@ func (s *store) commit(b *pebble.Batch, sync bool) error {
 		o = pebble.Sync
 	}
 	if err := b.Commit(o); err != nil {
-		s.logger.fail(err)
+		s.fail("write the store", err)
 	}
-	// Pebble reports a write that failed through its logger alone.
-	return s.logger.failed()
+	return s.failed()
 }
 
 // recover reads the store, or seeds it, and checks whose it is.
@@ -662,39 +666,21 @@ func (s *store) Snapshot() (*raftpb.Snapshot, error) {
 	return nil, raft.ErrSnapshotTemporarilyUnavailable
 }
 
-// pebbleLogger sends Pebble's messages to slog and remembers the fatal one.
-//
-// Pebble asks its logger to end the process when a commit or its manifest can't
-// be written, and goes on if that returns. Here it returns: the store takes
-// nothing for written any more once failed is set.
+// pebbleLogger sends Pebble's messages to slog. Pebble asks it to end the process
+// where it can't go on, and goes on if that returns; here it freezes the disk.
 type pebbleLogger struct {
 	logger *slog.Logger
-	err    atomic.Pointer[StorageError]
+	*freezer
 }
 
-func (l *pebbleLogger) Infof(string, ...any) {}
+func (l pebbleLogger) Infof(string, ...any) {}
 
-func (l *pebbleLogger) Eventf(context.Context, string, ...any) {}
-
-func (l *pebbleLogger) IsTracingEnabled(context.Context) bool { return false }
-
-func (l *pebbleLogger) Errorf(format string, args ...any) {
-	l.logger.Warn("metadata store", "message", fmt.Sprintf(format, args...))
+func (l pebbleLogger) Errorf(format string, args ...any) {
+	l.logger.Warn("metadata: store", "message", fmt.Sprintf(format, args...))
 }
 
-func (l *pebbleLogger) Fatalf(format string, args ...any) {
-	l.fail(fmt.Errorf(format, args...))
-}
-
-func (l *pebbleLogger) fail(err error) {
-	l.err.CompareAndSwap(nil, &StorageError{Op: "write the store", Err: err})
-}
-
-func (l *pebbleLogger) failed() error {
-	if err := l.err.Load(); err != nil {
-		return err
-	}
-	return nil
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	l.fail("write the store", fmt.Errorf(format, args...))
 }
 
 // compactions runs Pebble's compactions one at a time, when it asks and when one
