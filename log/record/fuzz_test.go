@@ -3,6 +3,7 @@ package record_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
 	"testing"
@@ -110,7 +111,7 @@ func FuzzRoundTrip(f *testing.F) {
 			t.Fatal(err)
 		}
 		if got := collect(t, b); !reflect.DeepEqual(got, want) {
-			t.Fatalf("records = %v\nwant %v", got, want)
+			t.Fatalf("records = %.300v\nwant %.300v", fmt.Sprint(got), fmt.Sprint(want))
 		}
 		if b.MaxTimestamp() != max(first, second) || b.BaseTimestamp() != first {
 			t.Fatalf("timestamps %d, %d", b.BaseTimestamp(), b.MaxTimestamp())

@@ -3,6 +3,7 @@ package record_test
 import (
 	"bytes"
 	"encoding/hex"
+	"fmt"
 	"os"
 	"reflect"
 	"strings"
@@ -52,7 +53,7 @@ func TestKafkaClient(t *testing.T) {
 			t.Fatalf("%v: %v", codec, err)
 		}
 		if got := collect(t, b); !reflect.DeepEqual(got, want) {
-			t.Errorf("%v: records = %v\nwant %v", codec, got, want)
+			t.Errorf("%v: records = %.300v\nwant %.300v", codec, fmt.Sprint(got), fmt.Sprint(want))
 		}
 		if b.Compression() != codec || b.ProducerID() != 4242 || b.ProducerEpoch() != 3 || b.BaseSequence() != 17 || !b.IsTransactional() || b.LeaderEpoch() != 5 {
 			t.Errorf("%v: header %v", codec, b)

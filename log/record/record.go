@@ -143,7 +143,7 @@ var (
 	errRecordSize  = errors.New("record length does not fit its content")
 	errFieldLength = errors.New("field length is out of range")
 	errOffsetDelta = errors.New("offset is out of order or of range")
-	errHeaderCount = errors.New("number of headers is out of range")
+	errHeaderCount = errors.New("number of headers is negative")
 	errFewer       = errors.New("fewer records than the header counts")
 	errTrailing    = errors.New("bytes after the last record")
 )
@@ -237,7 +237,7 @@ func (c *cursor) next() (rawRecord, error) {
 	if !ok {
 		return rawRecord{}, errVarint
 	}
-	if n < 0 || int64(n)*2 > int64(len(b)) { // a header has two lengths
+	if n < 0 {
 		return rawRecord{}, errHeaderCount
 	}
 	if n == 0 && len(b) > 0 {

@@ -88,7 +88,7 @@ func TestRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := collect(t, b); !reflect.DeepEqual(got, want) {
-				t.Errorf("records = %v\nwant %v", got, want)
+				t.Errorf("records = %.300v\nwant %.300v", fmt.Sprint(got), fmt.Sprint(want))
 			}
 			if b.BaseOffset() != 1000 || b.LastOffset() != 1008 || b.NextOffset() != 1009 || b.Count() != 9 || b.LeaderEpoch() != 7 ||
 				b.Compression() != codec || b.ProducerID() != -1 || b.ProducerEpoch() != -1 || b.BaseSequence() != -1 || b.LastSequence() != -1 ||
@@ -250,10 +250,12 @@ func TestVerify(t *testing.T) {
 		{"nothing", func([]byte) {}, true, true},
 		{"compression 5", put16(21, 5), false, false},
 		{"last offset delta -1", put32(23, math.MaxUint32), false, false},
+		{"last offset delta -1, no records", func(b []byte) { put32(23, math.MaxUint32)(b); put32(57, 0)(b) }, false, false},
 		{"last offset beyond int64", put64(0, math.MaxInt64-1), false, false},
 		{"last offset at the limit", put64(0, math.MaxInt64-2), true, true},
 		{"count -1", put32(57, math.MaxUint32), false, false},
 		{"count above the offsets", put32(57, 3), false, false},
+		{"offsets below the count", put32(23, 0), false, false},
 		{"count below the offsets, as after compaction", put32(57, 1), true, false},
 		{"count 0", put32(57, 0), true, false},
 		{"more records than bytes", func(b []byte) { put32(23, 1000)(b); put32(57, 1001)(b) }, false, false},
@@ -261,7 +263,8 @@ func TestVerify(t *testing.T) {
 		{"delete horizon", put16(21, 1<<6), true, false},
 		{"producer id -2", put64(43, math.MaxUint64-1), false, false},
 		{"transactional without a producer", put16(21, 1<<4), false, false},
-		{"producer without an epoch", put64(43, 1), false, false},
+		{"producer without epoch and sequence", put64(43, 1), false, false},
+		{"producer without an epoch", func(b []byte) { put64(43, 1)(b); put32(53, 0)(b) }, false, false},
 		{"producer without a sequence", func(b []byte) { put64(43, 1)(b); put16(51, 0)(b) }, false, false},
 		{"producer", func(b []byte) { put64(43, 1)(b); put16(51, 0)(b); put32(53, 0)(b) }, true, true},
 		{"unknown attributes", put16(21, 0x4000), true, true},
@@ -394,6 +397,29 @@ func TestRecordsOfBadBytes(t *testing.T) {
 		if err := b.VerifyRecords(0); (err != nil) != (c.good >= 0) {
 			t.Errorf("%s: VerifyRecords: %v", c.name, err)
 		}
+	}
+}
+
+// TestAppendingIsSafe: what is handed out ends where it ends.
+func TestAppendingIsSafe(t *testing.T) {
+	one := build(t, new(record.Builder), record.Record{Key: []byte("k"), Value: []byte("v"), Headers: []record.Header{{Key: "h", Value: []byte("x")}, {Key: "i"}}}).Bytes()
+	buf := append(bytes.Clone(one), one...)
+	want := bytes.Clone(buf)
+	b, _, err := record.Next(buf, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = append(b.Bytes(), 1)
+	for r := range b.Records() {
+		_ = append(r.Key, 1)
+		_ = append(r.Value, 1)
+		_ = append(r.Headers[0].Value, 1)
+		if cap(r.Headers) != len(r.Headers) {
+			t.Error("headers can be appended to in place")
+		}
+	}
+	if !bytes.Equal(buf, want) {
+		t.Error("an append overwrote what follows")
 	}
 }
 
