@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 )
 
@@ -64,6 +65,19 @@ func (fs *FS) Count(k Kind) int64 {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return fs.counts[k]
+}
+
+// OpenFiles returns the names of the files that are open, sorted, once for each
+// handle: a test of who leaks descriptors.
+func (fs *FS) OpenFiles() []string {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	names := make([]string, 0, len(fs.handles))
+	for f := range fs.handles {
+		names = append(names, f.name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Changes returns how many operations that change the disk were asked for.

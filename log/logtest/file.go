@@ -21,7 +21,9 @@ type file struct {
 
 func (fs *FS) handleLocked(n *inode, name string, write bool) *file {
 	n.opens++
-	return &file{fs: fs, node: n, name: name, write: write}
+	f := &file{fs: fs, node: n, name: name, write: write}
+	fs.handles[f] = struct{}{}
+	return f
 }
 
 // orNil keeps a nil *file out of the interface, and drops a handle that a hook
@@ -45,6 +47,7 @@ func (f *file) drop() {
 func (f *file) dropLocked() {
 	if !f.closed {
 		f.closed = true
+		delete(f.fs.handles, f)
 		f.node.opens--
 		f.fs.freeLocked(f.node)
 	}
@@ -177,13 +180,17 @@ func (f *file) Preallocate(off, n int64) error {
 	})
 }
 
-// Close implements io.Closer. It asks no hook; content that is not synced stays so.
+// Close implements io.Closer. Content that is not synced stays so. The handle is
+// closed also if a hook makes Close fail, and on a dead FS Close succeeds.
 func (f *file) Close() error {
-	f.fs.mu.Lock()
-	defer f.fs.mu.Unlock()
+	op := Op{Kind: OpClose, Path: f.name}
+	err := f.fs.begin(&op)
+	if err == ErrCrashed {
+		err = nil
+	}
 	if f.closed {
-		return pathError("close", f.name, iofs.ErrClosed)
+		err = iofs.ErrClosed
 	}
 	f.dropLocked()
-	return nil
+	return f.fs.end(&op, err)
 }

@@ -32,8 +32,9 @@ type FS struct {
 	root     *inode
 	nextID   int64
 	locks    map[string]*lockHandle
-	capacity int64 // sectors; negative for no bound
-	used     int64 // sectors
+	capacity int64              // sectors; negative for no bound
+	used     int64              // sectors
+	handles  map[*file]struct{} // open
 	stalls   map[*stall]struct{}
 	rng      *rand.Rand
 
@@ -71,6 +72,7 @@ func newFS(root *inode, rng *rand.Rand) *FS {
 		root:     root,
 		locks:    make(map[string]*lockHandle),
 		capacity: -1,
+		handles:  make(map[*file]struct{}),
 		stalls:   make(map[*stall]struct{}),
 		rng:      rng,
 	}

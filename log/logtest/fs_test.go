@@ -437,6 +437,37 @@ func TestFailedSyncGivesContentUp(t *testing.T) {
 	}
 }
 
+func TestOpenFiles(t *testing.T) {
+	fs := logtest.NewFS(1)
+	f := durable(t, fs, "b", "x")
+	create(t, fs, "a")
+	g, err := fs.Open("b", false)
+	must(t, err)
+	boom := errors.New("boom")
+	fs.OnOp(func(op logtest.Op) error { return boom })
+	if _, err := fs.Open("b", false); !errors.Is(err, boom) {
+		t.Error(err)
+	}
+	fs.OnOp(func(op logtest.Op) error { return logtest.DoneButFailed(boom) })
+	if _, err := fs.Open("b", false); !errors.Is(err, boom) {
+		t.Error(err)
+	}
+	if got := fs.OpenFiles(); !slices.Equal(got, []string{"/a", "/b", "/b"}) {
+		t.Errorf("open: %q", got)
+	}
+	if err := g.Close(); !errors.Is(err, boom) {
+		t.Errorf("Close: %v", err)
+	}
+	fs.PowerOff()
+	must(t, f.Close())
+	if err := f.Close(); !errors.Is(err, iofs.ErrClosed) {
+		t.Errorf("Close again: %v", err)
+	}
+	if got := fs.OpenFiles(); !slices.Equal(got, []string{"/a"}) || fs.Count(logtest.OpClose) != 3 {
+		t.Errorf("open: %q after %d closes", got, fs.Count(logtest.OpClose))
+	}
+}
+
 func TestCapacity(t *testing.T) {
 	fs := logtest.NewFS(1)
 	fs.SetCapacity(4 * logtest.SectorBytes)

@@ -26,12 +26,13 @@ const (
 	OpTruncate
 	OpSync
 	OpPreallocate
+	OpClose
 	kinds
 )
 
 var kindNames = [kinds]string{
 	"create", "open", "remove", "rename", "link", "mkdir", "list", "stat", "syncdir", "lock", "freebytes",
-	"read", "write", "truncate", "sync", "preallocate",
+	"read", "write", "truncate", "sync", "preallocate", "close",
 }
 
 // String returns the kind in one word.
@@ -46,7 +47,7 @@ func (k Kind) String() string {
 // durable.
 func (k Kind) Changes() bool {
 	switch k {
-	case OpOpen, OpList, OpStat, OpFreeBytes, OpRead:
+	case OpOpen, OpList, OpStat, OpFreeBytes, OpRead, OpClose:
 		return false
 	}
 	return true
