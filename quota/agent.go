@@ -112,6 +112,19 @@ func (a *Agent) limit(id groupID, q float64, now Instant) (float64, *localShare)
 	return limit + (even-limit)*min(1, max(0, leases)), s
 }
 
+// Limit returns what a tenant may use here by its share, without lazy doubling and backpressure, and whether a valid lease says so. It returns
+// false if the tenant has no quota of the kind, or a blocked one.
+func (a *Agent) Limit(tenant string, kind Kind, now Instant) (limit float64, leased, ok bool) {
+	q := a.l.TenantRate(tenant, kind)
+	if q <= 0 {
+		return 0, false, false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	limit, s := a.limit(groupID{tenant, kind}, float64(q), now)
+	return limit, s != nil && now <= s.expires, true
+}
+
 // Reports returns the reports of the period since the last call, one for each coordinator, which the owner carries to Report.To.
 func (a *Agent) Reports(now Instant) []Report {
 	a.mu.Lock()

@@ -195,7 +195,7 @@ func (c *Coordinator) group(id groupID) *sharedGroup {
 	g := &sharedGroup{newGroup(c.rule, len(c.brokers), float64(q)), id, float64(q)}
 	for i, p := range c.brokers {
 		if p.lost || !p.heard {
-			g.Assume(i, c.even(g))
+			g.Lost(i, c.even(g))
 		}
 	}
 	c.groups[id] = g
@@ -227,9 +227,8 @@ func (c *Coordinator) Report(r Report, now Instant) {
 		if g == nil {
 			continue
 		}
-		if back {
-			// It was on the way to the static split, and may get there before it hears from us.
-			g.Assume(i, max(u.Limit, c.even(g)))
+		if r.Full {
+			c.found(g, i, u.Limit, back)
 		}
 		g.Report(i, u.Rate, u.Throttled, r.Applied)
 		g.members[i].report = r.Seq
@@ -238,11 +237,21 @@ func (c *Coordinator) Report(r Report, now Instant) {
 		if g.members[i].report == r.Seq {
 			continue
 		}
-		if back {
-			g.Assume(i, c.even(g))
+		if r.Full {
+			c.found(g, i, c.even(g), back)
 		}
 		g.Report(i, 0, false, r.Applied)
 	}
+}
+
+// found takes in that a broker has no valid lease and what it has in force. It is on its way to the static split, and, unless it was out of reach
+// so long that it can't obey that any more, may yet get what it was told before.
+func (c *Coordinator) found(g *sharedGroup, i int, limit float64, back bool) {
+	held := max(limit, c.even(g))
+	if !back {
+		held = max(held, g.members[i].held)
+	}
+	g.Found(i, limit, held)
 }
 
 // Step divides all quotas and returns a grant for every broker that is in reach. Call it every [Rule.Period].
@@ -259,7 +268,7 @@ func (c *Coordinator) Step(now Instant) []Grant {
 		if !p.lost && now-p.at > Instant(c.rule.Lease) {
 			p.lost = true
 			for _, g := range c.order {
-				g.Assume(i, max(g.members[i].held, c.even(g)))
+				g.Lost(i, max(g.members[i].held, c.even(g)))
 			}
 		}
 	}

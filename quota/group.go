@@ -72,7 +72,7 @@ func (r Rule) withDefaults() (Rule, error) {
 // A limit that is lowered takes effect only when the broker has it; until then others are not raised (cuts before raises). So the limits in
 // force at any moment, however late messages are, add up to at most the quota: Held is the sum of the largest limits that brokers may still
 // be using, and Step never raises anything while it would exceed the quota. Only a lower quota makes it exceed for a while, and the
-// owner who says [Group.Assume] of a broker.
+// owner who says [Group.Lost] or [Group.Found] of a broker.
 //
 // Not safe for concurrent use.
 //
@@ -83,12 +83,14 @@ type Group struct {
 	parts   []float64 // scratch
 	order   []int32   // scratch
 	use     float64   // of the whole cluster, at the last Step
+	seq     uint64    // of the last Step
 	saved   float64   // what the cluster may use above the quota at present; negative: it has used too much
 	lazy    bool
 }
 
 type member struct {
 	used      float64 // per second, in the last period
+	target    float64 // of the last Step
 	granted   float64 // the limit that the broker was told last
 	held      float64 // Invariant: >= granted, >= what the broker has in force, unless lost
 	seq       uint64  // of the Step that set granted
@@ -127,10 +129,6 @@ const quietAfter = 3
 // applied the limits of the Steps up to applied.
 func (g *Group) Report(broker int, used float64, throttled bool, applied uint64) {
 	m := &g.members[broker]
-	if m.lost {
-		m.lost = false
-		m.granted = m.held
-	}
 	m.used = max(used, 0)
 	if !throttled {
 		m.throttled = 0
@@ -147,17 +145,24 @@ func (g *Group) Report(broker int, used float64, throttled bool, applied uint64)
 	}
 }
 
-// Assume tells that a broker may have limit in force until the owner knows better: it is out of reach, or another coordinator has told it
-// things. Nothing is planned for it until it reports again.
-func (g *Group) Assume(broker int, limit float64) {
+// Lost tells that a broker is out of reach and may have up to held in force until the owner knows better. Nothing is planned for it.
+func (g *Group) Lost(broker int, held float64) {
+	g.members[broker] = member{held: held, granted: held, lost: true, seq: g.members[broker].seq, report: g.members[broker].report}
+}
+
+// Found tells that a broker which has no valid lease is in reach: it has limit in force now, and may get to held before it hears of the next
+// Step. Whatever it was told before doesn't count. Reports go on as usual.
+func (g *Group) Found(broker int, limit, held float64) {
 	m := &g.members[broker]
-	m.lost, m.held = true, limit
-	m.used, m.throttled, m.quiet = 0, 0, 0
+	m.lost = false
+	m.granted, m.held = limit, max(limit, held)
+	m.seq = g.seq + 1 // to be told at the next Step, and not confirmed by an older one
 }
 
 // Step divides the quota by what was reported. seq numbers the Steps, starting above 0 and growing; it comes back in Report. With learn
 // it lowers but raises nothing: for a coordinator that doesn't yet know what all brokers have in force.
 func (g *Group) Step(quota float64, seq uint64, learn bool) {
+	g.seq = seq
 	n := float64(len(g.members))
 	floor := g.rule.Floor * quota / n
 	avail, active := quota, 0
@@ -199,43 +204,43 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 	at := 0
 	for i := range g.members {
 		m := &g.members[i]
+		held += m.held
 		if m.lost {
-			held += m.held
 			continue
 		}
-		target := idle
+		m.target = idle
 		if m.quiet < quietAfter {
-			target = g.parts[at]
+			m.target = g.parts[at]
 			at++
 		}
-		if target <= m.held && target != m.granted {
-			m.granted, m.seq = target, seq
-		}
-		held += m.held
-		if target > m.held {
-			want += target - m.held
+		if m.target < m.granted {
+			m.granted, m.seq = m.target, seq
+		} else {
+			want += max(0, m.target-m.held)
 		}
 	}
+	// Then raises: up to what a broker is counted with anyway, and out of what nobody holds. Neither while more is held than there is: then what
+	// brokers are counted with is not theirs.
 	free := quota - held
-	if learn || want <= 0 || free <= 0 {
+	if learn || free < -1e-9*quota {
 		return
 	}
-	// Then raises, out of what nobody holds.
-	part := min(1, free/want)
-	at = 0
+	part := 0.0
+	if want > 0 {
+		part = min(1, max(0, free)/want)
+	}
 	for i := range g.members {
 		m := &g.members[i]
-		if m.lost {
+		if m.lost || m.target <= m.granted {
 			continue
 		}
-		target := idle
-		if m.quiet < quietAfter {
-			target = g.parts[at]
-			at++
+		limit := m.target
+		if limit > m.held {
+			limit = m.held + (limit-m.held)*part
+			m.held = limit
 		}
-		if target > m.held {
-			raised := m.held + (target-m.held)*part
-			m.granted, m.held, m.seq = raised, raised, seq
+		if limit > m.granted {
+			m.granted, m.seq = limit, seq
 		}
 	}
 }
@@ -271,4 +276,25 @@ func (g *Group) idle(quota float64) bool {
 		}
 	}
 	return true
+}
+
+// LazyOverrun returns how much all brokers together may admit above quota*T in any time T, as time at the quota's rate: what their buckets
+// hold when doubled, what the cluster may have saved, and what passes before the end of laziness is in force everywhere, if messages take
+// at most delay from a report to the grant in force. To it comes one request in flight on each broker. It is a bound; in the simulated
+// traffic of examples/simulate the excess stays below half of it.
+func LazyOverrun(r Rule, burst time.Duration, brokers int, delay time.Duration) time.Duration {
+	r, err := r.withDefaults()
+	if err != nil {
+		return 0
+	}
+	if burst == 0 {
+		burst = DefaultBurst
+	}
+	over := burst
+	if r.LazyFactor > 1 {
+		// Two periods: one until the excess is reported, one of staleness of the reports that differ in phase.
+		factor := min(r.LazyFactor, float64(brokers))
+		over = time.Duration(float64(burst)*factor) + r.LazyBurst + time.Duration((factor-1)*float64(2*r.Period+delay))
+	}
+	return over
 }
