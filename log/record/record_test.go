@@ -423,6 +423,22 @@ func TestAppendingIsSafe(t *testing.T) {
 	}
 }
 
+// TestRecordsOutliveTheNext: decompressed records are the caller's for ever.
+func TestRecordsOutliveTheNext(t *testing.T) {
+	for _, codec := range codecs[1:] {
+		values := func(c string) record.Batch {
+			return build(t, &record.Builder{Compression: codec}, record.Record{Key: []byte(c), Value: bytes.Repeat([]byte(c), 100)})
+		}
+		first := collect(t, values("a"))
+		for range 20 { // pools may hand out any buffer
+			collect(t, values("b"))
+		}
+		if string(first[0].Key) != "a" || strings.Trim(string(first[0].Value), "a") != "" {
+			t.Errorf("%v: a later batch overwrote %q", codec, first[0].Value)
+		}
+	}
+}
+
 func TestRecordsStop(t *testing.T) {
 	b := build(t, &record.Builder{Compression: record.Zstd}, awkward()...)
 	n := 0
