@@ -367,19 +367,9 @@ func (c *controller) heartbeat(p *plan, now time.Time, r HeartbeatRequest) decis
 	electable := sortedPartitions(r.Electable)
 	changed := !slices.Equal(electable, s.electable)
 	s.electable = electable
-	// A replica that has just been reported lossy goes. One that was reported
-	// before is left to its leader, who may have taken it back since.
-	lossy := sortedPartitions(r.Lossy)
-	var lost []log.PartitionID
-	for _, id := range lossy {
-		if !has(s.lossy, id) {
-			lost = append(lost, id)
-		}
-	}
-	s.lossy = lossy
-	for _, id := range lost {
-		q, ok := p.image.Partition(id)
-		if ok && q.HasReplica(r.ID) {
+	s.lossy = sortedPartitions(r.Lossy)
+	for _, id := range s.lossy {
+		if q, ok := p.image.Partition(id); ok && q.HasReplica(r.ID) {
 			c.change(p, q, without(q.ISR, r.ID), []BrokerID{r.ID})
 		}
 	}

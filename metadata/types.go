@@ -216,7 +216,9 @@ type HeartbeatRequest struct {
 
 	// Electable lists, in full, the replicas whose log this process has opened and
 	// found not lossy. Lossy lists those that it knows to have lost data: they
-	// leave the in-sync and eligible sets at once, even if nobody remains.
+	// leave the in-sync and eligible sets at once, even if nobody remains. A
+	// replica is listed until an image shows it out of both, and not again
+	// because of the same loss: its leader may take it back from then on.
 	Electable []log.PartitionID
 	Lossy     []log.PartitionID
 }
