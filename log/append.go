@@ -221,7 +221,7 @@ func (l *Log) replicateGated(b []byte) (Appended, error) {
 		if h.base != next {
 			return Appended{}, fmt.Errorf("%w: base offset %d, expected %d", ErrNotContiguous, h.base, next)
 		}
-		if h.epoch < epoch {
+		if h.epoch < epoch || h.epoch < 0 {
 			return Appended{}, fmt.Errorf("%w: epoch %d after %d", ErrNotContiguous, h.epoch, epoch)
 		}
 		next, epoch = h.last+1, h.epoch
@@ -437,7 +437,7 @@ func (l *Log) grow(f File, need int64) error {
 		return l.fail("preallocate "+name, err)
 	}
 	l.mu.Lock()
-	s := slot{id: l.meta.id, base: l.active().base, durable: l.durable, position: l.durablePos, headers: l.durableSum, epoch: l.durableEpochLocked(), firstAppendMs: l.firstMs}
+	s := l.slotLocked(l.active())
 	l.slotSeq += 2
 	seq := l.slotSeq
 	l.mu.Unlock()

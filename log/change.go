@@ -167,7 +167,12 @@ func (l *Log) rollGated() error {
 	l.alloc = slotFirst
 	l.counts.Rolls++
 	public := seg.public(info)
+	l.helpers = append(l.helpers, l.helperNames(seg, info.end)...)
+	queue := l.laterLocked()
 	l.mu.Unlock()
+	if queue {
+		l.disk.later(l)
+	}
 	next.h.release()
 	l.rolled = append(l.rolled, public)
 	return nil
@@ -227,6 +232,12 @@ func (l *Log) writeHelpers(seg *segment, info segmentInfo) error {
 		}
 	}
 	return l.writeCheckpoint()
+}
+
+func (l *Log) helperNames(seg *segment, end Offset) []string {
+	return []string{
+		joinPath(l.dir, segmentName(end, stateSuffix)), seg.path(sealSuffix), seg.path(indexSuffix), seg.path(timeIndexSuffix),
+	}
 }
 
 // writeCheckpoint writes Kafka's epoch file if it is not up to date.
@@ -707,7 +718,7 @@ func (l *Log) keepState(n int) error {
 	name := joinPath(l.dir, segmentName(base, stateSuffix))
 	_, err := readState(l.fs, l.dir, l.meta.id, base)
 	if err == nil {
-		err = syncName(l.fs, name)
+		err = l.disk.syncName(name)
 	} else if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errDamaged) {
 		var producers producerTable
 		if producers, err = l.producersAt(l.segs, n); err == nil {
@@ -818,6 +829,11 @@ func (l *Log) closeClean() error {
 	}
 	mark.segments = append(mark.segments, l.activeInfoLocked())
 	err := l.writeHelpers(seg, l.activeInfoLocked())
+	for _, name := range l.helperNames(seg, l.end) {
+		if err == nil {
+			err = l.disk.syncName(name)
+		}
+	}
 	if err == nil {
 		var f File
 		if f, err = seg.h.acquire(); err == nil {

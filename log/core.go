@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -70,6 +71,7 @@ type Log struct {
 	endMoved    chan struct{} // closed when end moves; nil if nobody waits
 	durMoved    chan struct{} // the same for durable
 	later       []func(Offset, error)
+	helpers     []string // files beside sealed segments that are to be synced in the background
 	laterQueued bool
 	laterIdle   chan struct{} // closed when laterQueued falls; nil if nobody waits
 	closing     bool
@@ -271,7 +273,8 @@ func (l *Log) syncRound() {
 	seg := l.active()
 	target, end, size, sum := l.writes, l.end, l.size, l.x.headerSum
 	l.slotSeq++
-	s := slot{id: l.meta.id, base: seg.base, sequence: l.slotSeq, durable: l.durable, position: l.durablePos, headers: l.durableSum, epoch: l.durableEpochLocked(), firstAppendMs: l.firstMs}
+	s := l.slotLocked(seg)
+	s.sequence, s.end, s.endHeaders = l.slotSeq, end, sum
 	at := l.alloc
 	more := end > l.durable
 	l.mu.Unlock()
@@ -307,6 +310,15 @@ func (l *Log) syncRound() {
 	}
 	if moved && l.o.Hooks.Durable != nil {
 		l.o.Hooks.Durable(end)
+	}
+}
+
+// slotLocked returns a slot that states the durable end and speaks of no group.
+func (l *Log) slotLocked(seg *segment) slot {
+	return slot{
+		id: l.meta.id, base: seg.base, firstAppendMs: l.firstMs,
+		durable: l.durable, position: l.durablePos, headers: l.durableSum, epoch: l.durableEpochLocked(),
+		end: l.durable, endHeaders: l.durableSum,
 	}
 }
 
@@ -377,27 +389,42 @@ func (l *Log) syncLater(done func(Offset, error)) {
 		return
 	}
 	l.later = append(l.later, done)
-	queue := !l.laterQueued
-	l.laterQueued = true
+	queue := l.laterLocked()
 	l.mu.Unlock()
 	if queue {
 		l.disk.later(l)
 	}
 }
 
+// laterLocked queues the log for a worker if it isn't. The caller calls disk.later
+// without mu if the result is true.
+func (l *Log) laterLocked() bool {
+	queue := !l.laterQueued
+	l.laterQueued = true
+	return queue
+}
+
 // runLater serves the callbacks that wait; a worker of the disk calls it.
 func (l *Log) runLater() {
 	l.mu.Lock()
-	calls := l.later
-	l.later = nil
+	calls, helpers := l.later, l.helpers
+	l.later, l.helpers = nil, nil
 	target := l.writes
 	l.mu.Unlock()
-	end, err := l.syncTo(context.Background(), target)
-	for _, done := range calls {
-		done(end, err)
+	if len(calls) > 0 {
+		end, err := l.syncTo(context.Background(), target)
+		for _, done := range calls {
+			done(end, err)
+		}
+	}
+	for _, name := range helpers {
+		// They can be made again, so an error costs a longer recovery at most.
+		if err := l.disk.syncName(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			l.o.Logger.Warn("helper file not synced", "path", name, "err", err)
+		}
 	}
 	l.mu.Lock()
-	again := len(l.later) > 0
+	again := len(l.later) > 0 || len(l.helpers) > 0
 	if !again {
 		l.laterQueued = false
 		l.wakeLocked(&l.laterIdle)

@@ -21,7 +21,21 @@ type world struct {
 	acked, written log.Offset
 	bounds         map[log.Offset]bool // batch ends
 	epochs         []log.EpochStart
-	sequence       int32 // next of the producer
+	produced       []produced
+}
+
+// produced is a batch of the producer.
+type produced struct {
+	base, end log.Offset
+	first     int32
+}
+
+func (w *world) sequence() int32 {
+	if len(w.produced) == 0 {
+		return 0
+	}
+	p := w.produced[len(w.produced)-1]
+	return p.first + int32(p.end-p.base)
 }
 
 type entry struct {
@@ -36,6 +50,7 @@ func newWorld() *world {
 func (w *world) clone() *world {
 	c := *w
 	c.vals, c.bounds, c.epochs = maps.Clone(w.vals), maps.Clone(w.bounds), slices.Clone(w.epochs)
+	c.produced = slices.Clone(w.produced)
 	return &c
 }
 
@@ -58,6 +73,7 @@ func (w *world) cut(off log.Offset) {
 	maps.DeleteFunc(w.vals, func(o log.Offset, _ entry) bool { return o >= off })
 	maps.DeleteFunc(w.bounds, func(o log.Offset, _ bool) bool { return o > off })
 	w.epochs = slices.DeleteFunc(w.epochs, func(e log.EpochStart) bool { return e.Start >= off })
+	w.produced = slices.DeleteFunc(w.produced, func(p produced) bool { return p.end > off })
 }
 
 // matches says why the log is not in this state, or nil.
@@ -123,15 +139,23 @@ type life struct {
 	w, then *world // then: if the call under way came through
 	dead    bool
 	n       int
+	scale   int
+
+	looks  *int // counts checks over all runs
+	nested int  // every so many, recovery is interrupted too
 }
 
-const crashSegment = 2 << 10
+// options let the script fill several segments at any scale. At 1 all of a segment
+// is in one sector, at 10 a batch may lie over two, at 100 segments grow in steps.
+func (f *life) options(fs log.FS) log.Options {
+	return log.Options{FS: fs, SegmentBytes: int64(f.scale) * 2 << 10}
+}
 
 func (f *life) open() {
 	if f.dead {
 		return
 	}
-	l, err := log.Open(context.Background(), "/data/p", log.Options{FS: f.fs, SegmentBytes: crashSegment})
+	l, err := log.Open(context.Background(), "/data/p", f.options(f.fs))
 	if err != nil {
 		f.dead = true
 		return
@@ -207,7 +231,7 @@ func sequenced(id int64, epoch int16, seq int32, values ...string) []byte {
 
 func (f *life) text() string {
 	f.n++
-	return fmt.Sprintf("value %d %0*d", f.n, f.n%300, 0)
+	return fmt.Sprintf("value %d %0*d", f.n, f.n*7%300*f.scale, 0)
 }
 
 func (f *life) append(n int) {
@@ -231,8 +255,11 @@ func (f *life) write(epoch log.Epoch, n int) {
 	for i := range values {
 		values[i] = f.text()
 	}
-	f.step(func(w *world) { w.add(epoch, values...); w.sequence += int32(n) }, func() error {
-		_, err := f.l.Write(epoch, sequenced(7, 1, f.w.sequence, values...))
+	f.step(func(w *world) {
+		w.produced = append(w.produced, produced{w.written, w.written + log.Offset(n), w.sequence()})
+		w.add(epoch, values...)
+	}, func() error {
+		_, err := f.l.Write(epoch, sequenced(7, 1, f.w.sequence(), values...))
 		return err
 	})
 }
@@ -251,18 +278,11 @@ func (f *life) truncate(back log.Offset) {
 	to := f.w.written - back
 	// A truncation decides what of the unsynced records stays, so sync before.
 	f.sync()
-	f.step(func(w *world) { w.cut(to); w.sequence = -1 }, func() error {
+	f.step(func(w *world) { w.cut(to) }, func() error {
 		_, err := f.l.TruncateTo(context.Background(), to)
 		return err
 	})
-	if !f.dead {
-		f.w.sequence = 0
-		f.epochOfProducer()
-	}
 }
-
-// epochOfProducer finds out where the producer stands by asking for a duplicate.
-func (f *life) epochOfProducer() {}
 
 func (f *life) close() {
 	if f.l == nil {
@@ -281,6 +301,9 @@ func (f *life) check(after *logtest.FS) {
 	t.Helper()
 	image := after.Fork(logtest.CrashKeepAll)
 	f.verify(after)
+	if *f.looks++; *f.looks%f.nested != 0 {
+		return
+	}
 	// Recovery itself is interrupted at each of its changes.
 	for at := int64(1); at < 40; at += 1 + at/6 {
 		fs := image.Fork(logtest.CrashKeepAll)
@@ -291,7 +314,7 @@ func (f *life) check(after *logtest.FS) {
 			}
 			return nil
 		})
-		l, err := log.Open(context.Background(), "/data/p", log.Options{FS: fs, SegmentBytes: crashSegment})
+		l, err := log.Open(context.Background(), "/data/p", f.options(fs))
 		if err == nil {
 			fs.PowerOff()
 			l.Close() //nolint:errcheck // it is dead
@@ -308,7 +331,7 @@ func (f *life) check(after *logtest.FS) {
 func (f *life) verify(after *logtest.FS) {
 	t := f.t
 	t.Helper()
-	l, err := log.Open(context.Background(), "/data/p", log.Options{FS: after, SegmentBytes: crashSegment})
+	l, err := log.Open(context.Background(), "/data/p", f.options(after))
 	if err != nil {
 		t.Errorf("open after crash: %v", err)
 		return
@@ -318,9 +341,11 @@ func (f *life) verify(after *logtest.FS) {
 		t.Errorf("recovery: %+v %v", r, r.Corruption)
 		return
 	}
-	err = f.w.matches(l)
+	w := f.w
+	err = w.matches(l)
 	if err != nil && f.then != nil {
-		if err2 := f.then.matches(l); err2 != nil {
+		w = f.then
+		if err2 := w.matches(l); err2 != nil {
 			err = fmt.Errorf("%w; or if the last call was done: %w", err, err2)
 		} else {
 			err = nil
@@ -330,8 +355,16 @@ func (f *life) verify(after *logtest.FS) {
 		t.Errorf("after crash: %v", err)
 		return
 	}
-	// It goes on: append, close, open.
 	end := l.End()
+	kept := slices.DeleteFunc(slices.Clone(w.produced), func(p produced) bool { return p.end > end })
+	for _, p := range kept[max(0, len(kept)-5):] {
+		a, err := l.Write(100, sequenced(7, 1, p.first, make([]string, p.end-p.base)...))
+		if err != nil || !a.Duplicate || a.Base != p.base || a.End != p.end {
+			t.Errorf("retry of %+v: %+v, %v", p, a, err)
+			return
+		}
+	}
+	// It goes on: append, close, open.
 	if a, err := l.Append(context.Background(), plain("afterwards")); err != nil || a.Base != end {
 		t.Errorf("append after crash: %+v, %v", a, err)
 		return
@@ -340,7 +373,7 @@ func (f *life) verify(after *logtest.FS) {
 		t.Errorf("close after crash: %v", err)
 		return
 	}
-	l2, err := log.Open(context.Background(), "/data/p", log.Options{FS: after, SegmentBytes: crashSegment})
+	l2, err := log.Open(context.Background(), "/data/p", f.options(after))
 	if err != nil {
 		t.Errorf("open after close: %v", err)
 		return
@@ -353,9 +386,9 @@ func (f *life) verify(after *logtest.FS) {
 	}
 }
 
-func script(t testing.TB, fs *logtest.FS) *life {
+func script(t testing.TB, fs *logtest.FS, scale int) *life {
 	ctx := context.Background()
-	f := &life{t: t, fs: fs, w: newWorld()}
+	f := &life{t: t, fs: fs, w: newWorld(), scale: scale}
 	f.open()
 	for i := range 6 {
 		f.append(1 + i%3)
@@ -382,7 +415,10 @@ func script(t testing.TB, fs *logtest.FS) *life {
 			return err
 		})
 	}
-	for range 6 {
+	for i := range 16 {
+		f.write(5, 1+i%2) // crosses slots without a sync that comes by itself
+	}
+	for range 4 {
 		f.append(2)
 	}
 	if !f.dead {
@@ -402,6 +438,7 @@ func script(t testing.TB, fs *logtest.FS) *life {
 			w.local, w.written, w.acked = 1000, 1000, 1000
 			w.bounds = map[log.Offset]bool{1000: true}
 			w.epochs = slices.Clone(epochs)
+			w.produced = nil
 		}, func() error { return f.l.Reset(ctx, 1000, epochs, nil) })
 	}
 	for range 4 {
@@ -412,17 +449,27 @@ func script(t testing.TB, fs *logtest.FS) *life {
 }
 
 func TestCrashEverywhere(t *testing.T) {
-	logtest.EachCrash(t, func(fs *logtest.FS) func(*logtest.FS) {
-		f := script(t, fs)
-		f.close()
-		return f.check
-	})
+	for _, scale := range []int{1, 10, 100} {
+		t.Run(fmt.Sprintf("scale=%d", scale), func(t *testing.T) {
+			looks := 0
+			logtest.EachCrash(t, func(fs *logtest.FS) func(*logtest.FS) {
+				f := script(t, fs, scale)
+				f.looks, f.nested = &looks, 3*scale+1
+				f.close()
+				return f.check
+			})
+		})
+	}
 }
 
 func TestFaultEverywhere(t *testing.T) {
-	logtest.EachFault(t, func(fs *logtest.FS) func(*logtest.FS) {
-		f := script(t, fs)
-		f.close()
-		return f.verify
-	})
+	for _, scale := range []int{1, 100} {
+		t.Run(fmt.Sprintf("scale=%d", scale), func(t *testing.T) {
+			logtest.EachFault(t, func(fs *logtest.FS) func(*logtest.FS) {
+				f := script(t, fs, scale)
+				f.close()
+				return f.verify
+			})
+		})
+	}
 }

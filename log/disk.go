@@ -233,6 +233,14 @@ func (d *Disk) syncFile(f File) error {
 	return err
 }
 
+// syncName syncs a file that is not open.
+func (d *Disk) syncName(name string) error {
+	d.syncs <- struct{}{}
+	err := syncName(d.fs, name)
+	<-d.syncs
+	return err
+}
+
 func (d *Disk) syncDir(dir string) error {
 	d.syncs <- struct{}{}
 	err := d.fs.SyncDir(dir)

@@ -236,7 +236,7 @@ func decodeSeal(payload []byte) (sealFile, error) {
 	for i := range s.headers {
 		s.headers[i] = d.u32()
 	}
-	if !d.done() || !s.info.valid() {
+	if !d.done() || !s.info.valid() || len(s.headers) == 0 {
 		return sealFile{}, errDamaged
 	}
 	return s, nil

@@ -178,7 +178,7 @@ func (l *Log) readView(v view, from, below Offset, maxBytes int) (*Slice, error)
 			if !bytesBad(err) {
 				return nil, err
 			}
-			return l.readPast(f, v, at, from, below, maxBytes, entries, err)
+			return l.readPast(f, v, from, below, maxBytes, entries, err)
 		}
 		return s, nil
 	}
@@ -300,16 +300,16 @@ func (l *Log) judge(h header, v view, position int64, next Offset) error {
 		return errFollows
 	case position == 0 && h.base != v.seg.base:
 		return errFollows
-	case h.epoch >= 0 && h.epoch != v.chain.at(h.base):
+	case h.epoch != v.chain.at(h.base):
 		return errEpoch
 	}
 	return nil
 }
 
-// readPast serves a read for which damage stands between an index entry and the
-// batch: it looks for the next whole batch.
-func (l *Log) readPast(f File, v view, at int64, from, below Offset, maxBytes int, entries []indexEntry, cause error) (*Slice, error) {
-	sc := newScanner(l.disk, f, at, v.size)
+// readPast serves a read that met damage: from the start of the segment, which has
+// a known offset, it goes over whole batches, and over damage to the next of them.
+func (l *Log) readPast(f File, v view, from, below Offset, maxBytes int, entries []indexEntry, cause error) (*Slice, error) {
+	sc := newScanner(l.disk, f, 0, v.size)
 	defer sc.close()
 	anchor := func(p int64) bool {
 		i := sort.Search(len(entries), func(i int) bool { return int64(entries[i].position) >= p })
@@ -320,8 +320,7 @@ func (l *Log) readPast(f File, v view, at int64, from, below Offset, maxBytes in
 	for {
 		_, h, err := sc.next()
 		if err == nil {
-			err = l.judge(h, v, sc.at-h.size, -1)
-			if err != nil {
+			if err = l.judge(h, v, sc.at-h.size, good); err != nil {
 				sc.at -= h.size
 			}
 		}
@@ -357,7 +356,7 @@ func (l *Log) readPast(f File, v view, at int64, from, below Offset, maxBytes in
 				return nil, rerr
 			}
 			if ok && rh.base <= from {
-				sc.at = p
+				sc.at, good = p, rh.base
 				continue
 			}
 			if ok {

@@ -462,23 +462,26 @@ func (l *Log) openSealed(s *segment, replay bool) error {
 		return err
 	}
 	s.size = fi.Size
-	if !replay {
-		payload, err := readSide(l.fs, s.path(sealSuffix), sealMagic, sealVersion)
-		if err == nil {
-			var f sealFile
-			if f, err = decodeSeal(payload); err == nil && (f.id != l.meta.id || f.info.base != s.base || f.info.end != s.end || f.info.size != s.size) {
-				err = errDamaged
-			}
-			if err == nil {
-				s.segmentInfo = f.info
-				return nil
-			}
-		}
-		if err := sideError(err); err != nil {
-			return err
+	var seal sealFile
+	payload, err := readSide(l.fs, s.path(sealSuffix), sealMagic, sealVersion)
+	if err == nil {
+		seal, err = decodeSeal(payload)
+		if err == nil && (seal.id != l.meta.id || seal.info.base != s.base || seal.info.end != s.end || seal.info.size != s.size) {
+			err = errDamaged
 		}
 	}
+	sealed := err == nil
+	if err := sideError(err); err != nil {
+		return err
+	}
+	if sealed && !replay {
+		s.segmentInfo = seal.info
+		return nil
+	}
 	r := scan{seg: s, limit: fi.Size, durable: s.end, durablePos: fi.Size, epoch: -1, chain: l.chain, producers: &l.producers, note: replay}
+	if sealed {
+		r.sum, r.checkSum = seal.headers[len(seal.headers)-1], true
+	}
 	if err := l.scan(&r); err != nil {
 		return err
 	}
@@ -490,6 +493,9 @@ func (l *Log) openSealed(s *segment, replay bool) error {
 	if r.end != s.end && len(s.damage) == 0 {
 		s.end = r.end // a gap, reported as such
 		return nil
+	}
+	if sealed {
+		s.sealedMs = seal.info.sealedMs
 	}
 	if len(s.damage) == 0 {
 		l.remakeHelpers(s, &r, replay)
@@ -526,7 +532,9 @@ type scan struct {
 	epoch      Epoch  // of the last of them, -1 if unknown
 	sum        uint32 // over their headers, if durablePos >= 0 and checkSum
 	checkSum   bool
-	note       bool // batches change chain and producers
+	groupEnd   Offset // where the group behind them ends, 0 if unknown
+	groupSum   uint32 // over all headers below it
+	note       bool   // batches change chain and producers
 
 	chain     epochChain
 	producers *producerTable
@@ -535,6 +543,26 @@ type scan struct {
 	end  Offset
 	at   int64 // position of the end
 	torn error // why the scan ended before limit, if not by damage
+
+	before struct { // the batch before, if it began an epoch
+		base  Offset
+		at    int64
+		valid bool
+	}
+}
+
+// recant takes back the epoch that the batch before began, because the next one
+// has a lower epoch again: one of both is damaged, and it is the one that stands
+// alone. It reports whether that is so.
+func (r *scan) recant(h header) bool {
+	n := len(r.chain)
+	if !r.before.valid || h.base >= r.durable || n > 1 && r.chain[n-2].Epoch > h.epoch {
+		return false
+	}
+	r.chain = r.chain[: n-1 : n-1]
+	r.seg.damage = append(r.seg.damage, damage{from: r.before.base, to: h.base, position: r.before.at, resume: r.at, err: errEpoch})
+	r.before.valid = false
+	return true
 }
 
 // scan reads a segment, notes its batches and its damage, and stops at the first
@@ -561,9 +589,11 @@ func (l *Log) scan(r *scan) error {
 				r.seg.damage = append(r.seg.damage, damage{from: r.seg.base, to: r.durable, position: 0, resume: sc.at, err: errEpoch})
 			}
 		}
+		if r.groupEnd > r.durable && r.end == r.groupEnd && len(r.seg.damage) == 0 && r.x.headerSum != r.groupSum {
+			r.seg.damage = append(r.seg.damage, damage{from: r.durable, to: r.end, position: max(0, r.durablePos), resume: sc.at, err: errEpoch})
+		}
 		b, h, err := sc.next()
 		if errors.Is(err, io.EOF) {
-			err = nil
 			if r.end < r.durable {
 				r.seg.damage = append(r.seg.damage, damage{from: r.end, to: r.durable, position: sc.at, resume: r.limit, err: errShort})
 				r.end = r.durable
@@ -575,12 +605,16 @@ func (l *Log) scan(r *scan) error {
 			case h.base != r.end:
 				err = errFollows
 			case r.note && h.epoch < r.chain.last(), r.note && r.epoch >= 0 && h.base < r.durable && h.epoch > r.epoch,
-				!r.note && h.epoch >= 0 && h.epoch != r.chain.at(h.base):
+				!r.note && h.epoch != r.chain.at(h.base):
 				err = errEpoch
+			}
+			if errors.Is(err, errEpoch) && r.note && h.epoch < r.chain.last() && r.recant(h) {
+				err = nil
 			}
 			if err == nil {
 				r.x.note(r.seg.base, b.Bytes()[:21], h.last, h.maxTimestamp, r.at, h.size)
 				if r.note {
+					r.before.base, r.before.at, r.before.valid = h.base, r.at, h.epoch > r.chain.last()
 					r.chain = r.chain.assign(h.epoch, h.base)
 					r.producers.note(b, now, l.o.ProducerExpiry)
 				}
@@ -646,6 +680,7 @@ func (l *Log) openActive(floor Offset) error {
 	switch {
 	case slots && s.durable >= r.durable:
 		r.durable, r.durablePos, r.sum, r.checkSum, r.epoch = s.durable, s.position, s.headers, true, s.epoch
+		r.groupEnd, r.groupSum = s.end, s.endHeaders
 	case !slots:
 		// A crash between the cut of a file that was being sealed and its successor.
 		if payload, err := readSide(l.fs, seg.path(sealSuffix), sealMagic, sealVersion); err == nil {

@@ -18,8 +18,10 @@ import "hash/crc32"
 //	48      8     its position in the file
 //	56      4     CRC32C of the first 21 bytes of each batch of the segment below D
 //	60      4     leader epoch of the last batch below D, or -1
-//	64      8     first append to the segment, ms since 1970, or 0
-//	72      4     CRC32C of bytes 0 to 71
+//	64      8     end that this slot's group reaches, E
+//	72      4     the checksum of headers, of all batches below E
+//	76      8     first append to the segment, ms since 1970, or 0
+//	84      4     CRC32C of bytes 0 to 83
 //
 // The file grows in steps: the slots stand at a position that is a power of two
 // from slotFirst to slotStep, or a multiple of slotStep, and the file ends 8 KiB
@@ -29,7 +31,7 @@ import "hash/crc32"
 const (
 	slotMagic   = "CWSL"
 	slotVersion = 1
-	slotBytes   = 76
+	slotBytes   = 88
 	slotGap     = 4096
 	slotArea    = 2 * slotGap
 	slotFirst   = 64 << 10
@@ -44,6 +46,8 @@ type slot struct {
 	position      int64
 	headers       uint32
 	epoch         Epoch
+	end           Offset
+	endHeaders    uint32
 	firstAppendMs int64
 }
 
@@ -57,12 +61,14 @@ func (s *slot) encode(b *[slotBytes]byte) {
 	be.PutUint64(b[48:], uint64(s.position))
 	be.PutUint32(b[56:], s.headers)
 	be.PutUint32(b[60:], uint32(s.epoch))
-	be.PutUint64(b[64:], uint64(s.firstAppendMs))
-	be.PutUint32(b[72:], crc32.Checksum(b[:72], castagnoli))
+	be.PutUint64(b[64:], uint64(s.end))
+	be.PutUint32(b[72:], s.endHeaders)
+	be.PutUint64(b[76:], uint64(s.firstAppendMs))
+	be.PutUint32(b[84:], crc32.Checksum(b[:84], castagnoli))
 }
 
 func decodeSlot(b []byte) (slot, bool) {
-	if len(b) < slotBytes || string(b[:4]) != slotMagic || be.Uint32(b[72:]) != crc32.Checksum(b[:72], castagnoli) || be.Uint32(b[4:]) != slotVersion {
+	if len(b) < slotBytes || string(b[:4]) != slotMagic || be.Uint32(b[84:]) != crc32.Checksum(b[:84], castagnoli) || be.Uint32(b[4:]) != slotVersion {
 		return slot{}, false
 	}
 	var s slot
@@ -73,8 +79,10 @@ func decodeSlot(b []byte) (slot, bool) {
 	s.position = int64(be.Uint64(b[48:]))
 	s.headers = be.Uint32(b[56:])
 	s.epoch = Epoch(be.Uint32(b[60:]))
-	s.firstAppendMs = int64(be.Uint64(b[64:]))
-	return s, s.durable >= s.base && s.position >= 0
+	s.end = Offset(be.Uint64(b[64:]))
+	s.endHeaders = be.Uint32(b[72:])
+	s.firstAppendMs = int64(be.Uint64(b[76:]))
+	return s, s.durable >= s.base && s.end >= s.durable && s.position >= 0
 }
 
 // slotPosition returns the lowest position for slots that leaves room for data
