@@ -509,15 +509,14 @@ func (m *Manager) askOwner(ctx context.Context, key string, content []byte) (own
 			got, err = m.o.Store.GetRange(ctx, key, 0, int64(len(content)))
 		}
 	}
-	switch {
-	case errors.Is(err, ErrRange):
-		return ownerForeign, fmt.Errorf("%w: %s has another length", ErrForeignStore, key)
-	case err != nil:
+	if err != nil {
 		return ownerUnknown, err
 	}
+	// Only an intact object of another cluster is final: damage may be that of one
+	// read, and until it is settled nothing is written.
 	id, err := parseOwner(got)
 	if err != nil {
-		return ownerForeign, fmt.Errorf("%w: %s: %w", ErrForeignStore, key, err)
+		return ownerUnknown, fmt.Errorf("%s: %w", key, err)
 	}
 	if id != m.o.Cluster {
 		return ownerForeign, fmt.Errorf("%w: %s names cluster %v, this is %v", ErrForeignStore, key, id, m.o.Cluster)

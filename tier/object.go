@@ -491,6 +491,7 @@ func readLog(l *log.Log) batchReader {
 // bytes can be had any number of times from the log, and are the same each time.
 type objectPlan struct {
 	info         objectHeader
+	from         log.Offset // where reading began: in the first batch
 	header, tail []byte
 	chunks       []chunk // without indexes
 	size         int64
@@ -504,7 +505,7 @@ type objectPlan struct {
 // and lays the object out. from may lie inside a batch: info.Base becomes that
 // batch's base. What is read at a time is bounded by scanBytes and one batch.
 func planObject(ctx context.Context, read batchReader, from log.Offset, info objectHeader, epochs []log.EpochStart, producers []byte, chunkBytes int64) (*objectPlan, error) {
-	p := &objectPlan{info: info, maxTimestamp: math.MinInt64}
+	p := &objectPlan{info: info, from: from, maxTimestamp: math.MinInt64}
 	t := &objectTail{id: info.ID, end: info.End, epochs: epochs, producers: producers}
 	var c *chunk
 	for at := from; at < info.End; {
@@ -659,7 +660,8 @@ func (s *objectSource) load(c *chunk) error {
 		s.buf = make([]byte, 0, s.plan.largest)
 	}
 	s.buf = s.buf[:0]
-	for at := c.base; at < c.end; {
+	// A log refuses offsets below its start, also those of a batch that holds it.
+	for at := max(c.base, s.plan.from); at < c.end; {
 		batches, release, err := s.read(s.ctx, at, c.end, c.length-len(s.buf))
 		if err != nil {
 			return fmt.Errorf("read offset %d: %w", at, err)

@@ -118,7 +118,7 @@ func (p *Partition) propose(lead *leadership, body Body) (Verdict, error) {
 			t.Stop()
 			return 0, context.Cause(lead.ctx)
 		case <-t.C:
-			if err != nil {
+			if err != nil && failures == 0 {
 				p.m.logger(p).Warn("append to the tier log", "kind", fmt.Sprintf("%T", body), "error", err)
 			}
 		}

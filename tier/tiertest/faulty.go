@@ -1,6 +1,7 @@
 package tiertest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,10 @@ type Fault struct {
 	// Done: the operation happens, and Err is returned all the same: a reply that
 	// was lost.
 	Done bool
+
+	// Late makes a put return Err, by default [tier.ErrUnknownOutcome], while the
+	// object comes into being with the next [Faulty.Land].
+	Late bool
 
 	// Stall holds the operation until the channel is closed or ctx ends.
 	Stall <-chan struct{}
@@ -61,6 +66,29 @@ type Faulty struct {
 	counts Counts
 	active int
 	caps   *tier.Capabilities
+	late   []latePut
+}
+
+type latePut struct {
+	key  string
+	data []byte
+	o    tier.PutOptions
+}
+
+// Land lets the late puts so far happen, in order, and returns how many of them
+// made an object.
+func (f *Faulty) Land(ctx context.Context) int {
+	f.mu.Lock()
+	late := f.late
+	f.late = nil
+	f.mu.Unlock()
+	n := 0
+	for _, p := range late {
+		if f.store.Put(ctx, p.key, bytes.NewReader(p.data), int64(len(p.data)), p.o) == nil {
+			n++
+		}
+	}
+	return n
 }
 
 // NewFaulty wraps a store. Without faults it is the store.
@@ -160,7 +188,7 @@ func (f *Faulty) begin(ctx context.Context, kind, key string) (Fault, func(), er
 	if down {
 		return fault, end, fmt.Errorf("%s %s: %w", kind, key, tier.ErrUnavailable)
 	}
-	if fault.Err != nil && !fault.Done {
+	if fault.Err != nil && !fault.Done && !fault.Late {
 		return fault, end, fault.Err
 	}
 	return fault, end, nil
@@ -175,6 +203,19 @@ func (f *Faulty) Put(ctx context.Context, key string, r io.ReaderAt, size int64,
 	}
 	if !f.Capabilities().IfAbsent {
 		o.IfAbsent = false
+	}
+	if fault.Late {
+		data := make([]byte, size)
+		if n, err := r.ReadAt(data, 0); int64(n) < size {
+			return err
+		}
+		f.mu.Lock()
+		f.late = append(f.late, latePut{key, data, o})
+		f.mu.Unlock()
+		if fault.Err == nil {
+			fault.Err = fmt.Errorf("put %s: %w", key, tier.ErrUnknownOutcome)
+		}
+		return fault.Err
 	}
 	if err := f.store.Put(ctx, key, r, size, o); err != nil {
 		return err
