@@ -36,12 +36,13 @@ type Limiter struct {
 
 // shard holds the tenants that hash to it, whole: all levels of a key are under one lock, which makes their check and charge one step.
 type shard struct {
-	mu      sync.Mutex
-	depth   int                 // levels of a key that can have quotas, as in table.depth
-	tenants map[string]*account // by tenant
-	below   map[Key]*account    // principals and client ids
-	used    []*account          // tenants with use to report; kept only with an agent
-	sweepAt int                 // number of accounts at which the next sweep is due
+	mu                sync.Mutex
+	depth             int                 // levels of a key that can have quotas, as in table.depth
+	tenants           map[string]*account // by tenant
+	below             map[Key]*account    // principals and client ids
+	used              []*account          // tenants with use to report; kept only with an agent
+	sweepAt           int                 // number of accounts at which the next sweep is due
+	throttled, unfair time.Duration       // of tenants forgotten
 }
 
 // NewLimiter returns a limiter with the settings of o in force, or an error that names every mistake in them.
@@ -143,6 +144,12 @@ func (s *shard) sweep(l *Limiter, now Instant) (removed int) {
 	}
 	for tenant, a := range s.tenants {
 		if l.idle(a, now) {
+			for _, m := range a.meters {
+				if m != nil {
+					s.throttled += m.throttled
+					s.unfair += m.unfair
+				}
+			}
 			delete(s.tenants, tenant)
 			removed++
 		}
@@ -410,4 +417,72 @@ func (l *Limiter) TenantRate(tenant string, kind Kind) Rate {
 		return q.Rate
 	}
 	return Unlimited
+}
+
+// Levels returns how many levels of a key can be charged by the present settings: 1 for tenants alone, 2 with principals, 3 with client ids.
+func (l *Limiter) Levels() int { return l.table.depth() }
+
+// Usage is what is known of one bucket.
+type Usage struct {
+	Rate      Rate          // in force here, with what coordination and backpressure make of the quota
+	Tokens    float64       // what may be used at once; negative: debt
+	Used      int64         // charged since the party's state was made, less what was given back; of [Connections]: open
+	Refused   int64         // connections refused by a gauge
+	Throttled time.Duration // in debt since the party's state was made
+	Unfair    time.Duration // the part of Throttled while the tenant was known to be below its quota cluster-wide ([BelowQuota])
+}
+
+// Usage returns what is known of the deepest level that key names, or false if no quota of the kind applies there. It makes no state.
+func (l *Limiter) Usage(key Key, kind Kind, now Instant) (Usage, bool) {
+	if !kind.valid() {
+		return Usage{}, false
+	}
+	s := l.shard(key.Tenant)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := s.tenants[key.Tenant]
+	if key.Principal != "" || key.Client != "" {
+		a = s.below[key]
+	}
+	if a == nil {
+		return Usage{}, false
+	}
+	m := l.at(a, kind, now)
+	if m == nil {
+		return Usage{}, false
+	}
+	m.settle(now)
+	return Usage{Rate(m.rate), m.tokens, int64(m.used), m.refused, m.throttled, m.unfair}, true
+}
+
+// Stats counts what a limiter holds.
+type Stats struct {
+	Tenants int // with state
+	Below   int // principals and client ids with state
+	// Throttled and Unfair are the sums over all tenants since the limiter was made, all kinds.
+	Throttled time.Duration
+	Unfair    time.Duration
+}
+
+// Stats walks all that the limiter holds.
+func (l *Limiter) Stats(now Instant) (stats Stats) {
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		stats.Tenants += len(s.tenants)
+		stats.Below += len(s.below)
+		stats.Throttled += s.throttled
+		stats.Unfair += s.unfair
+		for _, a := range s.tenants {
+			for _, m := range a.meters {
+				if m != nil {
+					m.settle(now)
+					stats.Throttled += m.throttled
+					stats.Unfair += m.unfair
+				}
+			}
+		}
+		s.mu.Unlock()
+	}
+	return stats
 }

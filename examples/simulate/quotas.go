@@ -55,7 +55,7 @@ var populations = []population{
 	}},
 }
 
-const fleetMedian = 0.03
+const fleetMedian = 0.04
 
 // policy is one way to share the quota.
 type policy struct {
