@@ -241,40 +241,86 @@ func readAll(dst []byte, r io.Reader, c Compression, limit int) ([]byte, error) 
 	}
 }
 
-// zstdRatio is what a zstd frame can expand to at most: a block of 4 bytes, of
-// which one is repeated, gives up to 128 KiB.
-const zstdRatio = 128 << 10 / 4
+const (
+	zstdBlockBytes = 128 << 10 // most that a block decompresses to
+	zstdSlackBytes = 64        // lets the decoder copy in words at the end
+)
 
 func appendZstd(dst, src []byte, limit int) ([]byte, error) {
+	most, err := zstdBound(src)
+	if err != nil {
+		return dst, err
+	}
+	// The decoder gets room and takes no more. It fails at the block that does not
+	// fit, so with one block above the limit, what came before it tells content that
+	// is too large from damage.
+	room := int(min(most, int64(max(limit, 0))+zstdBlockBytes, math.MaxInt32-zstdSlackBytes)) + zstdSlackBytes
+	dst = slices.Grow(dst, room)
 	d := zstdDecoders.Get().(*zstd.Decoder)
 	defer zstdDecoders.Put(d)
-	// The decoder fills the room that it is given and takes no more. Content of
-	// unknown size is decoded again with more room if it didn't fit.
-	most := min(int64(max(limit, 0)), int64(len(src))*zstdRatio)
-	room := min(most, max(int64(len(src))*8, int64(cap(dst)-len(dst)), 1<<12))
-	var h zstd.Header
-	if err := h.Decode(src); err == nil && h.HasFCS {
-		if h.FrameContentSize > uint64(max(limit, 0)) {
-			return dst, fmt.Errorf("zstd: %w", tooLarge(limit))
-		}
-		room = min(most, max(room, int64(h.FrameContentSize)))
+	out, err := d.DecodeAll(src, dst[len(dst):len(dst):len(dst)+room])
+	switch {
+	case len(out) > limit, errors.Is(err, zstd.ErrDecoderSizeExceeded):
+		return dst, fmt.Errorf("zstd: %w", tooLarge(limit))
+	case err != nil:
+		return dst, fmt.Errorf("zstd: %w", err)
 	}
-	for {
-		dst = slices.Grow(dst, int(room))
-		out, err := d.DecodeAll(src, dst[len(dst):len(dst):len(dst)+int(room)])
-		switch {
-		case err == nil:
-			return dst[:len(dst)+len(out)], nil
-		case !errors.Is(err, zstd.ErrDecoderSizeExceeded):
-			return dst, fmt.Errorf("zstd: %w", err)
-		case room < most:
-			room = min(most, 4*room)
-		case most < int64(limit):
-			return dst, errZstdClaim
-		default:
-			return dst, fmt.Errorf("zstd: %w", tooLarge(limit))
+	return dst[:len(dst)+len(out)], nil
+}
+
+// zstdBound returns how many bytes src decompresses to at most, by the headers of
+// its frames and blocks. What a frame states is believed if its blocks can hold it.
+func zstdBound(src []byte) (int64, error) {
+	var bound int64
+	for len(src) > 0 {
+		var h zstd.Header
+		if err := h.Decode(src); err != nil {
+			return 0, fmt.Errorf("zstd: %w", err)
 		}
+		src = src[h.HeaderSize:]
+		if h.Skippable {
+			if int64(len(src)) < int64(h.SkippableSize) {
+				return 0, errZstdCut
+			}
+			src = src[h.SkippableSize:]
+			continue
+		}
+		var frame int64
+		for last := false; !last; {
+			if len(src) < 3 {
+				return 0, errZstdCut
+			}
+			block := uint32(src[0]) | uint32(src[1])<<8 | uint32(src[2])<<16
+			src = src[3:]
+			last = block&1 == 1
+			size, stored := int(block>>3), int(block>>3)
+			switch block >> 1 & 3 {
+			case 1: // one byte, repeated
+				stored = 1
+			case 2: // compressed
+				size = zstdBlockBytes
+			}
+			if len(src) < stored {
+				return 0, errZstdCut
+			}
+			src = src[stored:]
+			frame += int64(min(size, zstdBlockBytes))
+		}
+		if h.HasCheckSum {
+			if len(src) < 4 {
+				return 0, errZstdCut
+			}
+			src = src[4:]
+		}
+		if h.HasFCS {
+			if h.FrameContentSize > uint64(frame) {
+				return 0, errZstdClaim
+			}
+			frame = int64(h.FrameContentSize)
+		}
+		bound += frame
 	}
+	return bound, nil
 }
 
 // Snappy is framed by Kafka's Java client as snappy-java's SnappyOutputStream does
@@ -298,6 +344,7 @@ const (
 )
 
 var (
+	errZstdCut     = errors.New("zstd: frame is cut off")
 	errZstdClaim   = errors.New("zstd: frame is too short for the length it claims")
 	errXerial      = errors.New("snappy: bad chunk")
 	errSnappyClaim = errors.New("snappy: block is too short for the length it claims")

@@ -216,6 +216,41 @@ func TestBombs(t *testing.T) {
 	}
 }
 
+// TestZstdOfUnknownSize: streams, such as the Java client's, don't say how much they
+// hold.
+func TestZstdOfUnknownSize(t *testing.T) {
+	plain := build(t, new(record.Builder), record.Record{Value: make([]byte, 8<<20)}).Bytes()[61:]
+	var out bytes.Buffer
+	w, err := zstd.NewWriter(&out, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(plain); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var h zstd.Header
+	if err := h.Decode(out.Bytes()); err != nil || h.HasFCS {
+		t.Fatalf("header %+v, %v", h, err)
+	}
+	b := withPayload(t, record.Zstd, out.Bytes(), 1)
+	if got := collect(t, b); len(got) != 1 || len(got[0].Value) != 8<<20 {
+		t.Errorf("%d records", len(got))
+	}
+	if err := b.VerifyRecords(len(plain)); err != nil {
+		t.Errorf("limit of just that size: %v", err)
+	}
+	if err := b.VerifyRecords(len(plain) - 1); !errors.Is(err, record.ErrTooLarge) {
+		t.Errorf("limit of a byte less: %v", err)
+	}
+	twice := withPayload(t, record.Zstd, append(bytes.Clone(out.Bytes()), out.Bytes()...), 1)
+	if err := twice.VerifyRecords(len(plain)); !errors.Is(err, record.ErrTooLarge) {
+		t.Errorf("two frames: %v", err)
+	}
+}
+
 func TestConcurrentUse(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, codec := range codecs {
