@@ -329,7 +329,7 @@ func deleteDue(c Pending, confirmed time.Time, now time.Time) (ask, finish bool,
 	switch {
 	case confirmed.IsZero():
 		return true, false, time.Time{}
-	case c.Finished || !confirmed.Before(last):
+	case c.Deadline.IsZero() || !confirmed.Before(last):
 		return false, true, time.Time{}
 	case now.Before(last):
 		// A byte of its upload may still be on the way.

@@ -83,6 +83,11 @@ type CopyFinished struct {
 	Sealed       time.Time        // when the uploader's segment was sealed; milliseconds
 	Lineage      []log.EpochStart // leader epochs of [Base, End)
 	CRC32C       uint32           // of the whole object
+
+	// Unsure: the reply to some attempt to write the object was lost, so that until
+	// the deadline a request may linger that writes it again. Who deletes the object
+	// before that must delete it once more.
+	Unsure bool
 }
 
 // DeleteStarted says that these objects count for nothing from now on and will
@@ -208,7 +213,7 @@ func EncodeEvent(e Event) ([]byte, error) {
 	case CopyFinished:
 		f := &tierpb.CopyFinished{
 			Id: b.ID[:], BatchBytes: b.BatchBytes, ObjectBytes: b.ObjectBytes, TailBytes: b.TailBytes,
-			MaxTimestampMs: b.MaxTimestamp.UnixMilli(), SealedMs: b.Sealed.UnixMilli(), Crc32C: b.CRC32C,
+			MaxTimestampMs: b.MaxTimestamp.UnixMilli(), SealedMs: b.Sealed.UnixMilli(), Crc32C: b.CRC32C, Unsure: b.Unsure,
 		}
 		for _, s := range b.Lineage {
 			f.Lineage = append(f.Lineage, &tierpb.EpochStart{Epoch: int32(s.Epoch), Start: int64(s.Start)})
@@ -298,7 +303,7 @@ func DecodeEvent(b []byte) (Event, error) {
 		f := b.CopyFinished
 		c := CopyFinished{
 			BatchBytes: f.GetBatchBytes(), ObjectBytes: f.GetObjectBytes(), TailBytes: f.GetTailBytes(),
-			MaxTimestamp: time.UnixMilli(f.GetMaxTimestampMs()), Sealed: time.UnixMilli(f.GetSealedMs()), CRC32C: f.GetCrc32C(),
+			MaxTimestamp: time.UnixMilli(f.GetMaxTimestampMs()), Sealed: time.UnixMilli(f.GetSealedMs()), CRC32C: f.GetCrc32C(), Unsure: f.GetUnsure(),
 		}
 		for _, s := range f.GetLineage() {
 			c.Lineage = append(c.Lineage, log.EpochStart{Epoch: log.Epoch(s.GetEpoch()), Start: log.Offset(s.GetStart())})

@@ -23,7 +23,7 @@ func testEvents() []Event {
 	bodies := []Body{
 		Barrier{},
 		CopyStarted{ID: id, Base: 0, End: 10, Deadline: ms(5000)},
-		CopyFinished{ID: id, BatchBytes: 100, ObjectBytes: 400, TailBytes: 150, MaxTimestamp: ms(0), Sealed: ms(77), CRC32C: 0xdeadbeef,
+		CopyFinished{ID: id, BatchBytes: 100, ObjectBytes: 400, TailBytes: 150, MaxTimestamp: ms(0), Sealed: ms(77), CRC32C: 0xdeadbeef, Unsure: true,
 			Lineage: []log.EpochStart{{Epoch: 0, Start: 0}, {Epoch: 4, Start: 5}}},
 		DeleteStarted{IDs: []ID{{1}, {2}}},
 		DeleteFinished{IDs: []ID{{9}}},

@@ -21,7 +21,9 @@ type Range struct {
 	ObjectBytes int64 // of the whole object
 	TailBytes   int64 // of what follows the last chunk
 
-	maxTimestampMs, sealedMs int64 // half the size of time.Time: there may be 100 000
+	// Half the size of time.Time each: there may be 100 000 ranges.
+	maxTimestampMs, sealedMs int64
+	lingersMs                int64 // until when another write of the object may land; 0: none can
 }
 
 // MaxTimestamp is the newest record time in the range, as its producers set it.
@@ -37,9 +39,9 @@ type Pending struct {
 	ID        ID
 	Base, End log.Offset
 	Epoch     log.Epoch // of the leader that began the upload; part of the key
-	Deadline  time.Time // no byte of its upload is sent after it
+	Deadline  time.Time // no byte of an upload of it is sent after it; zero: none can be
 	Deleting  bool      // a DeleteStarted names it
-	Finished  bool      // it was a Range before: no upload of it can be under way
+	Finished  bool      // it was a Range before
 }
 
 // A State is what the storage of one partition consists of. Every replica
@@ -229,11 +231,15 @@ func (s *State) copyFinished(b CopyFinished) Verdict {
 	if n := len(s.lineage); n > 0 && len(b.Lineage) > 0 && b.Lineage[0].Epoch < s.lineage[n-1].Epoch {
 		return RefusedLineage
 	}
+	lingers := int64(0)
+	if b.Unsure {
+		lingers = p.Deadline.UnixMilli()
+	}
 	s.pending = slices.Delete(s.pending, i, i+1)
 	s.ranges = append(s.ranges, Range{
 		ID: p.ID, Base: p.Base, End: p.End, Epoch: p.Epoch, CRC32C: b.CRC32C,
 		BatchBytes: b.BatchBytes, ObjectBytes: b.ObjectBytes, TailBytes: b.TailBytes,
-		maxTimestampMs: b.MaxTimestamp.UnixMilli(), sealedMs: b.Sealed.UnixMilli(),
+		maxTimestampMs: b.MaxTimestamp.UnixMilli(), sealedMs: b.Sealed.UnixMilli(), lingersMs: lingers,
 	})
 	if s.held == nil {
 		s.held = map[ID]struct{}{}
@@ -280,9 +286,11 @@ func (s *State) deleteStarted(b DeleteStarted) Verdict {
 		}
 		i := expired(id)
 		r := s.ranges[i]
-		s.pending = append(s.pending, Pending{
-			ID: r.ID, Base: r.Base, End: r.End, Epoch: r.Epoch, Deleting: true, Finished: true,
-		})
+		p := Pending{ID: r.ID, Base: r.Base, End: r.End, Epoch: r.Epoch, Deleting: true, Finished: true}
+		if r.lingersMs > 0 {
+			p.Deadline = time.UnixMilli(r.lingersMs)
+		}
+		s.pending = append(s.pending, p)
 		if i == 0 {
 			s.ranges = s.ranges[1:]
 		} else {

@@ -22,7 +22,7 @@ type uploadJob struct {
 	deadline  time.Time
 	began     time.Time
 	started   bool // CopyStarted is committed
-	attempts  int
+	unsure    bool // an attempt may still land
 	stored    bool // the store has it
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
@@ -223,7 +223,7 @@ func (p *Partition) attempt(lead *leadership, job **uploadJob) error {
 	}
 	v, err := p.propose(lead, CopyFinished{
 		ID: j.plan.info.ID, BatchBytes: j.plan.batchBytes, ObjectBytes: j.plan.size, TailBytes: int64(len(j.plan.tail)),
-		MaxTimestamp: j.plan.maxTime(), Sealed: time.UnixMilli(j.plan.info.SealedMs), Lineage: j.plan.info.Lineage, CRC32C: j.plan.sum,
+		MaxTimestamp: j.plan.maxTime(), Sealed: time.UnixMilli(j.plan.info.SealedMs), Lineage: j.plan.info.Lineage, CRC32C: j.plan.sum, Unsure: j.unsure,
 	})
 	if err != nil {
 		return fmt.Errorf("copy finished: %w", err)
@@ -268,13 +268,13 @@ func (p *Partition) put(j *uploadJob) error {
 	}
 	ctx, cancel := context.WithDeadlineCause(j.ctx, j.deadline, errDeadline)
 	defer cancel()
-	j.attempts++
 	err := m.o.Store.Put(ctx, j.key, newObjectSource(ctx, p.read, j.plan), j.plan.size, PutOptions{
 		IfAbsent: m.o.Store.Capabilities().IfAbsent, CRC32C: j.plan.sum, HasCRC32C: true,
 	})
 	if err == nil {
 		return nil
 	}
+	j.unsure = j.unsure || !certain(err)
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("%w (%w)", cause, err)
 	}
@@ -293,4 +293,19 @@ func (p *Partition) put(j *uploadJob) error {
 		return fmt.Errorf("%w: another object has the key %s", ErrCorrupt, j.key)
 	}
 	return fmt.Errorf("read back: %w", gerr)
+}
+
+// certain says whether an error of a Put means that nothing was written and
+// nothing will be.
+func certain(err error) bool {
+	if errors.Is(err, ErrUnknownOutcome) {
+		return false
+	}
+	for _, e := range []error{ErrExists, ErrConflict, ErrDenied, ErrUnavailable, ErrCorrupt, ErrInvalidKey} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	_, throttled := errors.AsType[*ThrottledError](err)
+	return throttled
 }

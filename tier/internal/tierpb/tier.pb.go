@@ -316,6 +316,7 @@ type CopyFinished struct {
 	SealedMs       int64                  `protobuf:"varint,6,opt,name=sealed_ms,json=sealedMs,proto3" json:"sealed_ms,omitempty"`
 	Lineage        []*EpochStart          `protobuf:"bytes,7,rep,name=lineage,proto3" json:"lineage,omitempty"`
 	Crc32C         uint32                 `protobuf:"varint,8,opt,name=crc32c,proto3" json:"crc32c,omitempty"` // of the whole object
+	Unsure         bool                   `protobuf:"varint,9,opt,name=unsure,proto3" json:"unsure,omitempty"` // an attempt to write it may still land
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -404,6 +405,13 @@ func (x *CopyFinished) GetCrc32C() uint32 {
 		return x.Crc32C
 	}
 	return 0
+}
+
+func (x *CopyFinished) GetUnsure() bool {
+	if x != nil {
+		return x.Unsure
+	}
+	return false
 }
 
 type EpochStart struct {
@@ -690,7 +698,7 @@ const file_tier_proto_rawDesc = "" +
 	"\x04base\x18\x02 \x01(\x03R\x04base\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\x03R\x03end\x12\x1f\n" +
 	"\vdeadline_ms\x18\x04 \x01(\x03R\n" +
-	"deadlineMs\"\x98\x02\n" +
+	"deadlineMs\"\xb0\x02\n" +
 	"\fCopyFinished\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x1f\n" +
 	"\vbatch_bytes\x18\x02 \x01(\x03R\n" +
@@ -701,7 +709,8 @@ const file_tier_proto_rawDesc = "" +
 	"\x10max_timestamp_ms\x18\x05 \x01(\x03R\x0emaxTimestampMs\x12\x1b\n" +
 	"\tsealed_ms\x18\x06 \x01(\x03R\bsealedMs\x126\n" +
 	"\alineage\x18\a \x03(\v2\x1c.cordwood.tier.v1.EpochStartR\alineage\x12\x16\n" +
-	"\x06crc32c\x18\b \x01(\rR\x06crc32c\"8\n" +
+	"\x06crc32c\x18\b \x01(\rR\x06crc32c\x12\x16\n" +
+	"\x06unsure\x18\t \x01(\bR\x06unsure\"8\n" +
 	"\n" +
 	"EpochStart\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x05R\x05epoch\x12\x14\n" +
