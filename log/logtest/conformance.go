@@ -347,6 +347,10 @@ func testLink(t *testing.T, fs log.FS, dir string) {
 	noError(t, err)
 	noError(t, f.Close())
 	wantFile(t, fs, b, "both")
+	if runtime.GOOS != "windows" { // POSIX: two names of one file stay as they are
+		noError(t, fs.Rename(a, b))
+		wantFile(t, fs, a, "both")
+	}
 	noError(t, fs.Remove(a))
 	wantFile(t, fs, b, "both")
 }

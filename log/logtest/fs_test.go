@@ -137,7 +137,12 @@ func TestSizeSurvivesApartFromContent(t *testing.T) {
 	fs.PowerOff()
 	var zeros, short, partial bool
 	for seed := range uint64(64) {
-		got := content(t, fs.Crash(logtest.CrashLoseSome(seed)), "a")
+		after := fs.Crash(logtest.CrashLoseSome(seed))
+		got := content(t, after, "a")
+		g, err := after.Open("a", true)
+		must(t, err)
+		must(t, g.Truncate(int64(len(got))+10))
+		wantContent(t, after, "a", got+strings.Repeat("\x00", 10))
 		short = short || got == "old"
 		zeros = zeros || len(got) > 3 && strings.Trim(got, "\x00") == "old"
 		partial = partial || strings.Contains(got, "n") && strings.Contains(got, "\x00")
@@ -341,6 +346,37 @@ func TestForkLeavesOriginalAlone(t *testing.T) {
 	wantContent(t, fork, "a", "ten")
 	wantContent(t, fork.Crash(), "a", "two")
 	wantContent(t, fs.Crash(), "a", "six")
+
+	fs = logtest.NewFS(1)
+	f = durable(t, fs, "a", strings.Repeat("1", logtest.SectorBytes))
+	write(t, f, 0, strings.Repeat("2", logtest.SectorBytes))
+	fork = fs.Fork(logtest.CrashKeepAll)
+	write(t, f, 0, strings.Repeat("3", logtest.SectorBytes))
+	wantContent(t, fork, "a", strings.Repeat("2", logtest.SectorBytes))
+}
+
+func TestLinksSurviveAsOne(t *testing.T) {
+	fs := logtest.NewFS(1)
+	f := durable(t, fs, "a", "x")
+	must(t, fs.MkdirAll("d"))
+	must(t, fs.Link("a", "d/b"))
+	fs.SyncAll()
+	must(t, f.Close())
+	fs.SetCapacity(10 * logtest.SectorBytes)
+	after := fs.Crash()
+	g, err := after.Open("a", true)
+	must(t, err)
+	write(t, g, 0, "y")
+	wantContent(t, after, "d/b", "y")
+	must(t, after.Remove("a"))
+	must(t, g.Close())
+	if after.UsedBytes() != logtest.SectorBytes {
+		t.Errorf("used with one name left: %d", after.UsedBytes())
+	}
+	must(t, after.Remove("d/b"))
+	if after.UsedBytes() != 0 {
+		t.Errorf("used with no name left: %d", after.UsedBytes())
+	}
 }
 
 func TestHookOutcomes(t *testing.T) {
@@ -388,6 +424,18 @@ func TestHookOutcomes(t *testing.T) {
 			t.Errorf("Remove: %v", err)
 		}
 		wantNames(t, fs, "/a")
+	})
+	t.Run("lock", func(t *testing.T) {
+		only, verdict = logtest.OpLock, logtest.DoneButFailed(boom)
+		if l, err := fs.Lock("lock"); l != nil || !errors.Is(err, boom) {
+			t.Errorf("Lock = %v, %v", l, err)
+		}
+		only = 255
+		if l, err := fs.Lock("lock"); err != nil {
+			t.Error(err)
+		} else {
+			must(t, l.Close())
+		}
 	})
 	t.Run("short", func(t *testing.T) {
 		only, verdict = logtest.OpWrite, logtest.Short(3, boom)

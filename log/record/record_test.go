@@ -421,6 +421,12 @@ func TestAppendingIsSafe(t *testing.T) {
 	if !bytes.Equal(buf, want) {
 		t.Error("an append overwrote what follows")
 	}
+	builder := new(record.Builder)
+	longer := append(build0(t, builder, "x").Bytes(), 0xee)
+	build0(t, builder, "y")
+	if longer[len(longer)-1] != 0xee {
+		t.Error("the builder overwrote what was appended to a batch")
+	}
 }
 
 // TestRecordsOutliveTheNext: decompressed records are the caller's for ever.
