@@ -397,6 +397,7 @@ func (c *conn) writeLoop() {
 				continue
 			}
 			if err == nil {
+				c.answered(f)
 				err = w.frame(f)
 			}
 			f.release()
@@ -415,15 +416,25 @@ func (c *conn) writeLoop() {
 	}
 }
 
+// answered takes the call that a frame answers off the limits. It comes before
+// the frame is written: once the peer has the answer, it may send the next call.
+func (c *conn) answered(f *frame) {
+	if f.inbound == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if in := f.inbound; c.inbound[in.stream] == in {
+		delete(c.inbound, in.stream)
+		c.inBytes -= in.bytes
+	}
+}
+
 // written takes a frame's charge off the limits.
 func (c *conn) written(f *frame) {
 	c.mu.Lock()
 	f.state = frameWritten
 	c.queueBytes -= f.charge
-	if in := f.inbound; in != nil && c.inbound[in.stream] == in {
-		delete(c.inbound, in.stream)
-		c.inBytes -= in.bytes
-	}
 	if f.charge > 0 {
 		c.roomLocked()
 	}

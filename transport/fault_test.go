@@ -179,6 +179,85 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// A link that breaks while a large body is on its way, so that no ping can leave,
+// is noticed as soon.
+func TestSilenceDuringTransfer(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a := w.node(0)
+		w.node(1, handle(echo))
+		if _, err := a.Call(t.Context(), 1, transport.Live, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+		w.memory.Partition("a", "b")
+		start := time.Now()
+		_, err := a.Call(t.Context(), 1, transport.Live, 0, make([]byte, 4<<20))
+		wantIs(t, err, transport.ErrUnknownOutcome)
+		if d := time.Since(start); d > 6*time.Second {
+			t.Errorf("noticed after %v", d)
+		}
+	})
+}
+
+// Of the calls that wait when a connection ends, those still queued were not sent
+// and say so.
+func TestQueuedCallsWereNotSent(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		a := w.node(0, func(o *transport.Options) { o.KeepAlive = -1 })
+		w.node(1, handle(echo))
+		if _, err := a.Call(t.Context(), 1, transport.Live, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+		w.memory.Partition("a", "b")
+		first, second := make(chan error, 1), make(chan error, 1)
+		call := func(ch chan error, n int) {
+			_, err := a.Call(t.Context(), 1, transport.Live, 0, make([]byte, n))
+			ch <- err
+		}
+		go call(first, 1<<20)
+		synctest.Wait()
+		go call(second, 10)
+		synctest.Wait()
+		w.memory.Reset("a")
+		wantIs(t, <-first, transport.ErrUnknownOutcome)
+		wantIs(t, <-second, transport.ErrUnreachable, syscall.ECONNRESET)
+		w.memory.Heal()
+	})
+}
+
+// Calls above MaxInFlight wait for room on the calling side.
+func TestCallsAboveLimitWait(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		const limit = 4
+		running, peak := 0, 0
+		var mu sync.Mutex
+		a := w.node(0, func(o *transport.Options) { o.MaxInFlight = limit })
+		w.node(1, handle(func(context.Context, *transport.Request) (*transport.Reply, error) {
+			mu.Lock()
+			running++
+			peak = max(peak, running)
+			mu.Unlock()
+			time.Sleep(time.Second)
+			mu.Lock()
+			running--
+			mu.Unlock()
+			return nil, nil
+		}))
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 3 * limit {
+			wg.Go(func() {
+				if _, err := a.Call(t.Context(), 1, transport.Live, 0, nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if d := time.Since(start); peak != limit || d != 3*time.Second {
+			t.Errorf("%d at once, %v in all", peak, d)
+		}
+	})
+}
+
 // A connection without traffic costs little and lives on.
 func TestIdleForDays(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
@@ -206,7 +285,7 @@ func TestSlowTransferIsNotSilence(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		a := w.node(0)
 		w.node(1, handle(func(_ context.Context, r *transport.Request) (*transport.Reply, error) {
-			return &transport.Reply{Body: r.Body, Payload: newPayload(pattern(8<<20, 1))}, nil
+			return &transport.Reply{Body: r.Body, Payload: newPayload(pattern(24<<20, 1))}, nil
 		}))
 		if _, err := a.Call(t.Context(), 1, transport.CatchUp, 0, nil); err != nil {
 			t.Fatal(err)
@@ -217,7 +296,7 @@ func TestSlowTransferIsNotSilence(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Payload) != 8<<20 || time.Since(start) < 5*time.Second {
+		if len(r.Payload) != 24<<20 || time.Since(start) < 40*time.Second {
 			t.Errorf("%d bytes in %v", len(r.Payload), time.Since(start))
 		}
 	})
@@ -263,9 +342,21 @@ func TestPartitionHeals(t *testing.T) {
 		defer cancel()
 		_, err = a.Call(ctx, 1, transport.Live, 0, make([]byte, 60_000))
 		wantIs(t, err, transport.ErrUnreachable, context.DeadlineExceeded)
+		waiting := make(chan error)
+		go func() {
+			_, err := a.Call(t.Context(), 1, transport.Live, 0, make([]byte, 60_000))
+			waiting <- err
+		}()
+		synctest.Wait()
+		if n := a.Stats().QueuedBytes; n > 1<<20 {
+			t.Errorf("%d bytes are queued", n)
+		}
 		w.memory.Heal()
-		if _, err := a.Call(t.Context(), 1, transport.Live, 0, nil); err != nil {
+		if err := <-waiting; err != nil {
 			t.Fatal(err)
+		}
+		if n := a.Stats().QueuedBytes; n != 0 {
+			t.Errorf("%d bytes are queued", n)
 		}
 		synctest.Wait()
 		if !slices.Equal(got, sent) {
@@ -405,6 +496,7 @@ func TestCallAddrIsClosedWhenIdle(t *testing.T) {
 			call(0)
 			time.Sleep(50 * time.Second)
 			call(300) // longer than the limit, but not idle
+			call(0)
 			if n := a.Stats().Dials; n != 1 {
 				t.Errorf("%d dials, want 1", n)
 			}

@@ -369,12 +369,16 @@ func TestHostileFrames(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				v := startVictim(t, func(o *Options) { o.MaxPayloadBytes, o.MaxBodyBytes = 2000, 1000 })
 				nc, call := v.calls(t)
+				start := time.Now()
 				v.write(nc, c.send)
 				if c.name == "cut" {
 					nc.Close()
 				}
 				if r := <-call; !errors.Is(r.err, ErrUnknownOutcome) {
 					t.Errorf("got %+v", r)
+				}
+				if d := time.Since(start); d != 0 {
+					t.Errorf("it took %v", d)
 				}
 			})
 		})

@@ -82,6 +82,9 @@ type Stats struct {
 	// Connections is the number of established connections now, in either
 	// direction.
 	Connections int
+	// QueuedBytes is the size of the calls and messages that wait to be written
+	// now, over all connections.
+	QueuedBytes int64
 	// Dials counts attempts to connect, DialErrors those that failed.
 	Dials, DialErrors int64
 	// Accepted counts accepted connections, Rejected the handshakes that ended in
@@ -304,11 +307,18 @@ func (t *Transport) connsLocked() []*conn {
 // Stats returns the counters.
 func (t *Transport) Stats() Stats {
 	t.mu.Lock()
-	n := len(t.conns)
+	conns := t.connsLocked()
 	t.mu.Unlock()
+	var queued int64
+	for _, c := range conns {
+		c.mu.Lock()
+		queued += int64(c.queueBytes)
+		c.mu.Unlock()
+	}
 	s := &t.stats
 	return Stats{
-		Connections:   n,
+		Connections:   len(conns),
+		QueuedBytes:   queued,
 		Dials:         s.dials.Load(),
 		DialErrors:    s.dialErrors.Load(),
 		Accepted:      s.accepted.Load(),
