@@ -669,7 +669,7 @@ func (l *Log) dropLocal(ctx context.Context, to Offset) error {
 		}
 		local = max(local, s.end)
 	}
-	if local == l.local {
+	if local == l.local && (len(l.segs) == 1 || l.segs[0].end > local) {
 		return nil
 	}
 	return l.moveStart(l.start, local)

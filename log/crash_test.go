@@ -122,7 +122,7 @@ func (w *world) matches(l *log.Log) error {
 			epochs = append(epochs, e)
 		}
 	}
-	for len(epochs) > 1 && epochs[1].Start <= w.start {
+	for len(epochs) > 1 && epochs[1].Start < w.start {
 		epochs = epochs[1:]
 	}
 	if got := l.EpochChain(); !slices.Equal(got, epochs) {

@@ -53,10 +53,12 @@ func (c epochChain) truncate(off Offset) epochChain {
 	return slices.Clone(c[:i])
 }
 
-// trim leaves out the entries whose epochs end at or below start, except the last.
+// trim leaves out the entries whose epochs end below start. The epoch of the record
+// before start stays: it is what a fetch at start names as its last one, and what
+// is left when the log is truncated to its start.
 func (c epochChain) trim(start Offset) epochChain {
 	i := 0
-	for i+1 < len(c) && c[i+1].Start <= start {
+	for i+1 < len(c) && c[i+1].Start < start {
 		i++
 	}
 	return c[i:]

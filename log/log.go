@@ -228,7 +228,7 @@ func (l *Log) Wait(ctx context.Context, off Offset) error { return l.wait(ctx, o
 func (l *Log) WaitDurable(ctx context.Context, off Offset) error { return l.wait(ctx, off, true) }
 
 // EpochChain returns the leader-epoch chain, oldest first, in a slice of the
-// caller's. It covers the log from Start on, or from where its first epoch began.
+// caller's. It covers the log from the record before Start on, as far as it is known.
 func (l *Log) EpochChain() []EpochStart {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,6 +22,7 @@ type view struct {
 	entries []indexEntry // of the active segment
 	times   []timeEntry
 	chain   epochChain
+	start   Offset // of the log: the chain knows nothing below
 	gen     uint64
 }
 
@@ -34,7 +35,7 @@ func (l *Log) viewLocked(off Offset) view {
 
 func (l *Log) viewAtLocked(i int) view {
 	seg := l.segs[i]
-	v := view{seg: seg, end: seg.end, size: seg.size, chain: l.chain, gen: l.gen}
+	v := view{seg: seg, end: seg.end, size: seg.size, chain: l.chain, start: l.start, gen: l.gen}
 	if !seg.sealed {
 		v.end, v.size, v.entries, v.times = l.end, l.size, l.x.offsets, l.x.times
 	}
@@ -300,7 +301,7 @@ func (l *Log) judge(h header, v view, position int64, next Offset) error {
 		return errFollows
 	case position == 0 && h.base != v.seg.base:
 		return errFollows
-	case h.epoch != v.chain.at(h.base):
+	case h.last >= v.start && h.epoch != v.chain.at(h.base):
 		return errEpoch
 	}
 	return nil

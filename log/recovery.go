@@ -210,7 +210,6 @@ func (l *Log) listSegments() ([]Offset, error) {
 		return nil, err
 	}
 	var bases []Offset
-	var cuts []string
 	for _, name := range names {
 		base, suffix, ok := parseName(name)
 		switch {
@@ -220,8 +219,6 @@ func (l *Log) listSegments() ([]Offset, error) {
 			}
 		case ok && suffix == logSuffix:
 			bases = append(bases, base)
-		case ok && suffix == cutSuffix:
-			cuts = append(cuts, name)
 		}
 	}
 	slices.Sort(bases)
@@ -235,15 +232,33 @@ func (l *Log) listSegments() ([]Offset, error) {
 		}
 		return []Offset{l.local}, nil
 	}
-	for len(bases) > 1 && bases[1] <= l.local {
-		s := &segment{dir: l.dir, segmentInfo: segmentInfo{base: bases[0]}}
+	// What lies below the local start may go once the state behind it is durable.
+	// Without that state it is still needed.
+	first := 0
+	for first+1 < len(bases) && bases[first+1] <= l.local {
+		first++
+	}
+	if first == 0 {
+		return bases, nil
+	}
+	if _, err := readState(l.fs, l.dir, l.meta.id, bases[first]); err != nil {
+		return bases, sideError(err)
+	}
+	if err := l.disk.syncName(joinPath(l.dir, segmentName(bases[first], stateSuffix))); err != nil {
+		return nil, err
+	}
+	if err := l.fs.SyncDir(l.dir); err != nil {
+		return nil, err
+	}
+	for _, base := range bases[:first] {
+		s := &segment{dir: l.dir, segmentInfo: segmentInfo{base: base}}
 		for _, suffix := range []string{indexSuffix, timeIndexSuffix, sealSuffix, stateSuffix, logSuffix} {
 			if err := l.fs.Remove(s.path(suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return nil, err
 			}
 		}
-		bases = bases[1:]
 	}
+	bases = bases[first:]
 	return bases, nil
 }
 
@@ -323,6 +338,10 @@ func (l *Log) openClean() (bool, error) {
 	// was changed since.
 	l.durable = max(l.durable, c.end)
 	n := len(l.segs)
+	// Segments below the local start may have been removed just now.
+	for len(c.segments) > n && c.segments[0].end <= l.local {
+		c.segments = c.segments[1:]
+	}
 	if len(c.segments) != n || c.end < l.local {
 		return false, nil
 	}
@@ -605,7 +624,7 @@ func (l *Log) scan(r *scan) error {
 			case h.base != r.end:
 				err = errFollows
 			case r.note && h.epoch < r.chain.last(), r.note && r.epoch >= 0 && h.base < r.durable && h.epoch > r.epoch,
-				!r.note && h.epoch != r.chain.at(h.base):
+				!r.note && h.last >= l.start && h.epoch != r.chain.at(h.base):
 				err = errEpoch
 			}
 			if errors.Is(err, errEpoch) && r.note && h.epoch < r.chain.last() && r.recant(h) {
