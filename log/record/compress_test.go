@@ -174,6 +174,7 @@ func TestClaimsAllocateNothing(t *testing.T) {
 	}{
 		{"zstd, content of 60 MiB", record.Zstd, "\x28\xb5\x2f\xfd\xa0\x00\x00\xc0\x03\x01\x00\x00"},
 		{"zstd, window of 3 GiB", record.Zstd, "\x28\xb5\x2f\xfd\x00\xae\x01\x00\x00"},
+		{"zstd, 30 blocks of 2 MiB from a byte each", record.Zstd, "\x28\xb5\x2f\xfd\x00\x58" + strings.Repeat("\xfa\xff\xffx", 29) + "\xfb\xff\xffx"},
 		{"snappy, 60 MiB", record.Snappy, "\x80\x80\x80\x1e\x00x"},
 		{"snappy, xerial, 60 MiB", record.Snappy, "\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x06\x80\x80\x80\x1e\x00x"},
 		{"lz4, content of 60 MiB", record.LZ4, "\x04\x22\x4d\x18\x68\x70\x00\x00\xc0\x03\x00\x00\x00\x00\x00\x00"},
@@ -194,12 +195,19 @@ func TestClaimsAllocateNothing(t *testing.T) {
 	}
 }
 
-// TestBombs: what really decompresses to more than the bound is refused.
+// TestBombs: what really decompresses to more than the bound is refused, and no
+// more than about the bound is allocated on the way.
 func TestBombs(t *testing.T) {
 	for _, codec := range codecs[1:] {
-		b := build(t, &record.Builder{Compression: codec}, record.Record{Value: make([]byte, 8<<20)})
+		b := build(t, &record.Builder{Compression: codec}, record.Record{Value: make([]byte, 32<<20)})
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		if err := b.VerifyRecords(1 << 20); !errors.Is(err, record.ErrTooLarge) || !errors.Is(err, record.ErrInvalid) {
-			t.Errorf("%v, 8 MiB in %d bytes: %v", codec, b.Size(), err)
+			t.Errorf("%v, 32 MiB in %d bytes: %v", codec, b.Size(), err)
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
+			t.Errorf("%v: allocates %d bytes", codec, n)
 		}
 		n := 0
 		for _, err := range b.RecordsWithin(1 << 20) {
@@ -210,8 +218,42 @@ func TestBombs(t *testing.T) {
 		if n != 1 {
 			t.Errorf("%v: %d yields", codec, n)
 		}
-		if err := b.VerifyRecords(9 << 20); err != nil {
+		if err := b.VerifyRecords(33 << 20); err != nil {
 			t.Errorf("%v: %v", codec, err)
+		}
+	}
+}
+
+// TestZstdFrames has frames made by hand, without a compressor.
+func TestZstdFrames(t *testing.T) {
+	const head = "\x28\xb5\x2f\xfd\x00\x58" // no size, no checksum, window of 2 MiB
+	raw := func(s string, last byte) string { return string([]byte{byte(len(s))<<3 | last, 0, 0}) + s }
+	run := func(c byte, n byte, last byte) string { return string([]byte{n<<3 | 2 | last, 0, 0, c}) }
+	const skip = "\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
+	// A record with a value of 16 bytes.
+	record1 := "\x2c\x00\x00\x00\x01\x20" + strings.Repeat("a", 16) + "\x00"
+	for _, c := range []struct {
+		name, payload string
+		want          error
+	}{
+		{"raw block", head + raw(record1, 1), nil},
+		{"raw and repeated", head + raw(record1[:6], 0) + run('a', 16, 0) + raw("\x00", 1), nil},
+		{"two frames", head + raw(record1[:10], 1) + head + raw(record1[10:], 1), nil},
+		{"skippable before", skip + head + raw(record1, 1), nil},
+		{"skippable after", head + raw(record1, 1) + skip, nil},
+		{"skippable cut", head + raw(record1, 1) + skip[:10], record.ErrInvalid},
+		{"skippable of 4 GiB", head + raw(record1, 1) + "\x50\x2a\x4d\x18\xff\xff\xff\xff", record.ErrInvalid},
+		{"no last block", head + raw(record1, 0), record.ErrInvalid},
+		{"cut in a block", (head + raw(record1, 1))[:12], record.ErrInvalid},
+		{"cut in a repeated block", head + run('a', 16, 1)[:3], record.ErrInvalid},
+		{"reserved kind of block", head + "\x07\x00\x00", record.ErrInvalid},
+		{"checksum missing", "\x28\xb5\x2f\xfd\x04\x58" + raw(record1, 1), record.ErrInvalid},
+		{"checksum wrong", "\x28\xb5\x2f\xfd\x04\x58" + raw(record1, 1) + "abcd", record.ErrInvalid},
+		{"bytes after the frame", head + raw(record1, 1) + "x", record.ErrInvalid},
+		{"nothing", "", record.ErrInvalid},
+	} {
+		if err := withPayload(t, record.Zstd, []byte(c.payload), 1).VerifyRecords(1 << 20); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", c.name, err)
 		}
 	}
 }
