@@ -211,11 +211,12 @@ func (l *Log) createNext(temp string) (File, error) {
 // writeHelpers writes what stands beside a segment that is being sealed, and the
 // state at its end. Requires: gate and the sync token.
 func (l *Log) writeHelpers(seg *segment, info segmentInfo) error {
-	l.x.noteTime(seg.base) // Kafka closes a time index with the last maximum
-	ib := appendIndex(nil, l.x.offsets)
-	tb := appendTimeIndex(nil, l.x.times)
+	x := l.x
+	x.noteTime(seg.base) // Kafka closes a time index with the last maximum
+	ib := appendIndex(nil, x.offsets)
+	tb := appendTimeIndex(nil, x.times)
 	s := sealFile{id: l.meta.id, info: info, indexSum: crcUpdate(0, ib), timeIndexSum: crcUpdate(0, tb)}
-	s.headers = append(slices.Clone(l.x.headers), l.x.headerSum)
+	s.headers = append(slices.Clone(x.headers), x.headerSum)
 	files := []newFile{{seg.path(indexSuffix), ib}, {seg.path(timeIndexSuffix), tb}, {seg.path(sealSuffix), s.encode()}}
 	state := newFile{joinPath(l.dir, segmentName(info.end, stateSuffix)), encodeState(l.meta.id, info.end, l.chain, &l.producers, nowMs(), l.o.ProducerExpiry)}
 	if info.end > seg.base {
