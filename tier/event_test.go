@@ -228,6 +228,7 @@ func FuzzDecodeEvent(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		b = bytes.Clone(b)
 		if len(b) >= eventHeaderBytes {
 			// Most inputs should get past the checksum.
 			if len(b)%2 == 0 {

@@ -1,0 +1,350 @@
+package tier
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/cordwood-io/cordwood/log"
+	"github.com/cordwood-io/cordwood/log/record"
+)
+
+// testBatches builds batches of one to three records from offset base on.
+func testBatches(t testing.TB, base log.Offset, n int, valueBytes int) []byte {
+	t.Helper()
+	var out []byte
+	r := rand.New(rand.NewPCG(uint64(n), uint64(valueBytes)))
+	for i := range n {
+		var b record.Builder
+		for range 1 + r.IntN(3) {
+			v := bytes.Repeat([]byte{byte(i)}, r.IntN(valueBytes+1))
+			if err := b.Append(record.Record{Value: v, Timestamp: time.UnixMilli(int64(1000 + 10*i - r.IntN(30)))}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		batch, err := b.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch.SetBaseOffset(base)
+		batch.SetLeaderEpoch(4)
+		base = batch.NextOffset()
+		out = append(out, batch.Bytes()...)
+	}
+	return out
+}
+
+// readBytes is a batchReader over batches in memory. It gives at most limit bytes.
+func readBytes(batches []byte, limit int) batchReader {
+	return func(ctx context.Context, from, below log.Offset, maxBytes int) ([]byte, func(), error) {
+		var out []byte
+		for rest := batches; len(rest) > 0; {
+			b, r, err := record.Next(rest, maxBatchBytes)
+			if err != nil {
+				return nil, nil, err
+			}
+			rest = r
+			if b.NextOffset() <= from {
+				continue
+			}
+			if b.NextOffset() > below || len(out) > 0 && len(out)+b.Size() > min(maxBytes, limit) {
+				break
+			}
+			out = append(out, b.Bytes()...)
+		}
+		return out, func() { clear(out) }, nil
+	}
+}
+
+func endOf(batches []byte) (end log.Offset) {
+	for len(batches) > 0 {
+		b, r, err := record.Next(batches, maxBatchBytes)
+		if err != nil {
+			panic(err)
+		}
+		end, batches = b.NextOffset(), r
+	}
+	return end
+}
+
+func testPlan(t testing.TB, batches []byte, from log.Offset, chunkBytes int64) *objectPlan {
+	t.Helper()
+	p, err := planObject(t.Context(), readBytes(batches, 3000), from, objectHeader{
+		Cluster: ID{9}, Partition: testPartition, Epoch: 5, ID: ID{1, 2}, End: endOf(batches), SealedMs: 12345, Predecessor: ID{7},
+		Lineage: []log.EpochStart{{Epoch: 4, Start: 0}},
+	}, []log.EpochStart{{Epoch: 1, Start: 0}, {Epoch: 4, Start: 2}}, []byte("producers"), chunkBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestObjectRoundTrip writes an object through its ReaderAt and reads every offset
+// back through the chunks.
+func TestObjectRoundTrip(t *testing.T) {
+	for _, test := range []struct {
+		n, valueBytes int
+		chunkBytes    int64
+	}{{1, 10, 4096}, {50, 100, 4096}, {400, 300, 8192}, {30, 9000, 4096}, {300, 200, 1 << 20}} {
+		t.Run(fmt.Sprintf("%d/%d/%d", test.n, test.valueBytes, test.chunkBytes), func(t *testing.T) {
+			batches := testBatches(t, 100, test.n, test.valueBytes)
+			p := testPlan(t, batches, 100, test.chunkBytes)
+			src := newObjectSource(t.Context(), readBytes(batches, 2000), p)
+			object := make([]byte, p.size)
+			if n, err := src.ReadAt(object, 0); n != len(object) || err != nil {
+				t.Fatalf("ReadAt: %d, %v", n, err)
+			}
+			if crc32.Checksum(object, castagnoli) != p.sum {
+				t.Error("the checksum of the plan is not that of the bytes")
+			}
+			// In pieces, in any order, the bytes are the same.
+			r := rand.New(rand.NewPCG(1, 1))
+			for range 50 {
+				at := r.IntN(len(object))
+				piece := make([]byte, 1+r.IntN(len(object)-at))
+				if _, err := src.ReadAt(piece, int64(at)); err != nil || !bytes.Equal(piece, object[at:at+len(piece)]) {
+					t.Fatalf("ReadAt(%d, %d): %v", at, len(piece), err)
+				}
+			}
+			if n, err := src.ReadAt(make([]byte, 10), p.size-3); n != 3 || err != io.EOF {
+				t.Errorf("ReadAt over the end: %d, %v", n, err)
+			}
+
+			h, err := parseObjectHeader(object)
+			if err != nil || !reflect.DeepEqual(h, p.info) || h.Base != 100 {
+				t.Errorf("header %+v, %v, want %+v", h, err, p.info)
+			}
+			tail, err := parseObjectTail(object[p.size-int64(len(p.tail)):])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tail.id != p.info.ID || tail.base != 100 || tail.end != endOf(batches) || string(tail.producers) != "producers" || len(tail.epochs) != 2 {
+				t.Errorf("tail %+v", tail)
+			}
+			if n, err := objectTailLength(object[p.size-objectFooterBytes:]); err != nil || n != int64(len(p.tail)) {
+				t.Errorf("tail length %d, %v, want %d", n, err, len(p.tail))
+			}
+			for off := log.Offset(100); off < tail.end; off++ {
+				c := &tail.chunks[tail.find(off)]
+				raw := object[c.pos : c.pos+int64(c.stored)]
+				if crc32.Checksum(raw, castagnoli) != c.sum {
+					t.Fatalf("chunk [%d, %d): wrong checksum", c.base, c.end)
+				}
+				s, err := cut(raw, c, off, 1)
+				if err != nil {
+					t.Fatalf("offset %d: %v", off, err)
+				}
+				b, rest, err := record.Next(s.b, maxBatchBytes)
+				if err != nil || len(rest) > 0 || b.BaseOffset() > off || b.NextOffset() <= off {
+					t.Fatalf("offset %d: batch [%d, %d), %d more bytes, %v", off, b.BaseOffset(), b.NextOffset(), len(rest), err)
+				}
+				all, err := cut(raw, c, off, 1<<30)
+				if err != nil || all.end != c.end || all.base != s.base {
+					t.Fatalf("offset %d: all of the chunk ends at %d, want %d: %v", off, all.end, c.end, err)
+				}
+			}
+			if int64(len(object)) != int64(len(p.header))+int64(len(batches))+int64(len(p.tail)) {
+				t.Error("there is something between the batches")
+			}
+		})
+	}
+}
+
+// TestObjectFromInsideABatch: a log start may cut the first batch. The object has
+// it whole, and reads again only offsets that the log still serves.
+func TestObjectFromInsideABatch(t *testing.T) {
+	var b record.Builder
+	for range 10 {
+		if err := b.Append(record.Record{Value: []byte("v")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	batch, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch.SetBaseOffset(50)
+	inner := readBytes(batch.Bytes(), 1<<20)
+	read := func(ctx context.Context, from, below log.Offset, maxBytes int) ([]byte, func(), error) {
+		if from < 57 {
+			return nil, nil, log.ErrOffsetOutOfRange
+		}
+		return inner(ctx, from, below, maxBytes)
+	}
+	p, err := planObject(t.Context(), read, 57, objectHeader{ID: ID{1}, Base: 57, End: 60}, nil, nil, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.info.Base != 50 {
+		t.Errorf("base %d, want that of the batch", p.info.Base)
+	}
+	if _, err := newObjectSource(t.Context(), read, p).ReadAt(make([]byte, p.size), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestObjectLogChanges: bytes that are not those of the plan never reach a store.
+func TestObjectLogChanges(t *testing.T) {
+	batches := testBatches(t, 0, 20, 100)
+	p := testPlan(t, batches, 0, 4096)
+	for name, changed := range map[string][]byte{
+		"other bytes": func() []byte { c := bytes.Clone(batches); c[len(c)-1] ^= 1; return c }(),
+		"shorter":     batches[:record.HeaderBytes*2+20],
+		"other epoch": func() []byte {
+			c := bytes.Clone(batches)
+			b, _, _ := record.Next(c, maxBatchBytes)
+			b.SetLeaderEpoch(9)
+			return c
+		}(),
+	} {
+		if _, err := newObjectSource(t.Context(), readBytes(changed, 1<<20), p).ReadAt(make([]byte, p.size), 0); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errObsolete)
+	if _, err := newObjectSource(ctx, readBytes(batches, 1<<20), p).ReadAt(make([]byte, p.size), 0); !errors.Is(err, errObsolete) {
+		t.Errorf("after the end of the upload: %v", err)
+	}
+}
+
+func TestPlanRefuses(t *testing.T) {
+	batches := testBatches(t, 0, 10, 100)
+	end := endOf(batches)
+	bad := bytes.Clone(batches)
+	bad[len(bad)-1] ^= 1
+	gap := append(bytes.Clone(batches), testBatches(t, end+5, 1, 10)...)
+	tests := []struct {
+		name    string
+		batches []byte
+		from    log.Offset
+		end     log.Offset
+	}{
+		{"damaged batch", bad, 0, end},
+		{"gap", gap, 0, endOf(gap)},
+		{"end beyond the log", batches, 0, end + 1},
+		{"nothing", nil, 0, 1},
+		{"begins above", testBatches(t, 5, 3, 10), 2, 10},
+	}
+	for _, test := range tests {
+		if _, err := planObject(t.Context(), readBytes(test.batches, 1<<20), test.from, objectHeader{ID: ID{1}, End: test.end}, nil, nil, 4096); err == nil {
+			t.Errorf("%s: no error", test.name)
+		}
+	}
+}
+
+func TestObjectDamage(t *testing.T) {
+	p := testPlan(t, testBatches(t, 0, 60, 100), 0, 4096)
+	for i := range p.header {
+		c := bytes.Clone(p.header)
+		c[i] ^= 0x40
+		if _, err := parseObjectHeader(c); err == nil {
+			t.Fatalf("header byte %d changed and not noticed", i)
+		}
+	}
+	for i := range p.tail {
+		c := bytes.Clone(p.tail)
+		c[i] ^= 0x40
+		if _, err := parseObjectTail(c); err == nil {
+			t.Fatalf("tail byte %d changed and not noticed", i)
+		}
+	}
+	for n := range p.tail {
+		if _, err := parseObjectTail(p.tail[n+1:]); err == nil {
+			t.Fatalf("tail without its first %d bytes not noticed", n+1)
+		}
+	}
+	for n := range p.header {
+		if _, err := parseObjectHeader(p.header[:n]); err == nil {
+			t.Fatalf("header cut at %d not noticed", n)
+		}
+	}
+}
+
+func TestObjectOfNewerVersion(t *testing.T) {
+	p := testPlan(t, testBatches(t, 0, 3, 100), 0, 4096)
+	h := bytes.Clone(p.header)
+	binary.BigEndian.PutUint16(h[8:], 2)
+	var v *VersionError
+	if _, err := parseObjectHeader(h); !errors.As(err, &v) || v.Version != 2 {
+		t.Errorf("header: %v", err)
+	}
+	tail := bytes.Clone(p.tail)
+	foot := tail[len(tail)-objectFooterBytes:]
+	binary.BigEndian.PutUint16(foot[80:], 3)
+	binary.BigEndian.PutUint32(foot[84:], crc32.Checksum(foot[:84], castagnoli))
+	if _, err := parseObjectTail(tail); !errors.As(err, &v) || v.Version != 3 {
+		t.Errorf("footer: %v", err)
+	}
+}
+
+func FuzzObjectHeader(f *testing.F) {
+	f.Add(testPlan(f, testBatches(f, 0, 5, 50), 0, 4096).header)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		b = bytes.Clone(b)
+		// Most inputs should get past the checksum.
+		if n, err := objectHeaderLength(b); err == nil && n <= len(b) {
+			binary.BigEndian.PutUint32(b[n-4:], crc32.Checksum(b[:n-4], castagnoli))
+		}
+		h, err := parseObjectHeader(b)
+		if err != nil {
+			return
+		}
+		again, err := parseObjectHeader(h.append(nil))
+		if err != nil || !reflect.DeepEqual(h, again) {
+			t.Fatalf("round trip: %+v, %+v, %v", h, again, err)
+		}
+	})
+}
+
+func FuzzObjectTail(f *testing.F) {
+	f.Add(testPlan(f, testBatches(f, 0, 5, 50), 0, 4096).tail, int64(3))
+	f.Add(testPlan(f, testBatches(f, 0, 200, 200), 0, 4096).tail, int64(100))
+	f.Fuzz(func(t *testing.T, b []byte, off int64) {
+		b = bytes.Clone(b)
+		if len(b) >= objectFooterBytes {
+			foot := b[len(b)-objectFooterBytes:]
+			binary.BigEndian.PutUint32(foot[76:], crc32.Checksum(b[:len(b)-objectFooterBytes], castagnoli))
+			binary.BigEndian.PutUint32(foot[84:], crc32.Checksum(foot[:84], castagnoli))
+		}
+		tail, err := parseObjectTail(b)
+		if err != nil {
+			return
+		}
+		at := log.Offset(off)
+		if at < tail.base || at >= tail.end {
+			at = tail.base
+		}
+		c := &tail.chunks[tail.find(at)]
+		if at < c.base || at >= c.end || c.seek(at) >= c.length {
+			t.Fatalf("offset %d: chunk [%d, %d), position %d of %d", at, c.base, c.end, c.seek(at), c.length)
+		}
+		last := tail.chunks[len(tail.chunks)-1]
+		again, err := parseObjectTail(tail.append(nil, last.pos+int64(last.stored)))
+		if err != nil {
+			t.Fatalf("round trip: %v", err)
+		}
+		again.memory = tail.memory
+		if !reflect.DeepEqual(tail, again) {
+			t.Fatalf("round trip: %+v, %+v", tail, again)
+		}
+	})
+}
+
+func FuzzCut(f *testing.F) {
+	f.Add(testBatches(f, 0, 5, 50), int64(3), 1000)
+	f.Fuzz(func(t *testing.T, b []byte, off int64, maxBytes int) {
+		s, err := cut(b, &chunk{length: len(b), end: 1 << 62}, log.Offset(off), maxBytes)
+		if err == nil && (len(s.b) == 0 || s.base > log.Offset(off) || s.end <= log.Offset(off)) {
+			t.Errorf("offset %d: %d bytes with [%d, %d)", off, len(s.b), s.base, s.end)
+		}
+	})
+}

@@ -1,0 +1,8 @@
+//go:build !unix
+
+package tier_test
+
+import "time"
+
+// realNow is not known here.
+func realNow() time.Duration { return 0 }
