@@ -1,3 +1,88 @@
-// Package tier is the cold half of a log: it moves sealed ranges of a
-// [log.Log] into an object store, drops the local copies, and reads them back.
+// Package tier is the cold half of a log: it moves sealed ranges of a [log.Log]
+// into an object store, drops the local copies, reads them back, and deletes what
+// is past retention.
+//
+// On one machine:
+//
+//	hot, err := log.Open(ctx, "data/log", log.Options{})
+//	events, err := tier.OpenLocalEvents(ctx, "data/events", tier.LocalOptions{})
+//	store, err := dirstore.Open("data/store", dirstore.Options{})
+//	t, err := tier.Open(ctx, hot, tier.Options{Store: store, Events: events})
+//	t.AppendRecords(ctx, record.Record{Value: []byte("hello")})
+//	for r, err := range t.Records(ctx, 0) { ... }
+//
+// In a cluster each node has one [Manager], and a [Partition] for each replica that
+// it holds. Who elects leaders calls [Partition.Lead] and [Partition.Follow].
+//
+// # Parts
+//
+//   - [ObjectStore] keeps whole objects. It is trusted with bytes and with nothing
+//     else: what an object means is decided by the tier log.
+//   - [Events] is the tier log: a totally ordered, durable list of facts. It is the
+//     only point of commitment.
+//   - [State] is what the facts of one partition add up to. [State.Apply] is a pure
+//     function; every replica applies the same events and has the same state.
+//   - [Manager] derives all that it does from applied states, so that it can be cut
+//     off between any two steps and taken up by the next leader.
+//
+// # Life of a range
+//
+//  1. The leader lays the object out: one object holds the offsets from the tier end
+//     to the end of a sealed segment, all below the high watermark and outside of
+//     open transactions. It gets a fresh id, which is in its key.
+//  2. CopyStarted is committed, with a deadline. Only then the first byte leaves. So
+//     each object that may exist is known without listing the store.
+//  3. One Put, conditional where the store can. A lost reply is settled by the next
+//     attempt with the same bytes and key.
+//  4. CopyFinished is committed. From here on the range counts: for reads, for sizes,
+//     for the tier end.
+//  5. Each replica that applies it may drop its local copy, up to the tier end it has
+//     applied and its own high watermark, as local retention allows.
+//  6. Retention or a request commits a LogStart with its cause. Each replica trims its
+//     local log as it applies it; readers below get log.ErrOffsetOutOfRange.
+//  7. DeleteStarted is committed, then objects are deleted, then DeleteFinished. An
+//     object whose upload may still be under way is deleted again after its deadline.
+//
+// # Guarantees
+//
+//   - Each offset from the log start to the committed end is readable at any moment
+//     from the local log or from a finished range, with the bytes that were appended;
+//     chunks and tails have checksums and are checked on every read.
+//   - An event takes effect at most once and only while its writer leads: a barrier
+//     opens each leader's epoch, and within it events have dense sequence numbers. One
+//     event is in flight per partition; it is sent until it has been read back, so an
+//     append whose outcome is unknown does no harm.
+//   - A leader uploads and deletes nothing before it has read its own barrier back,
+//     and with it everything that earlier leaders committed.
+//   - While a node does not know a state ([View].Known), it uploads, drops, trims and
+//     serves nothing cold. It never takes "unknown" for "empty".
+//   - Keys are never used twice, objects never overwritten.
+//   - The object store may be down for any time: appends and hot reads do not notice,
+//     [Partition.Backlog] grows, nothing is lost. Uploads resume by themselves.
+//
+// What is not promised: that a deleted object is gone at once; that readers of a slow
+// store are served in bounded time (their ctx is for that); that two processes which
+// were granted the same epoch do not disturb each other (they are noticed:
+// [ErrTwoWriters]).
+//
+// # Limits
+//
+// The tier log is read from its beginning when a manager starts, and is not trimmed.
+// Each node keeps the states of all partitions of the tier log in memory, about 110
+// bytes a range. Objects are not compressed beyond what batches are. The index of
+// aborted transactions is written empty: readers that want only committed records
+// must look for the markers. A store that ignores ctx holds up Follow and Close.
+//
+// # Concurrency
+//
+// All types are safe for concurrent use but [State], [Slice] and iterators in use.
+// A manager has three goroutines, and a bounded number of others while there is work;
+// none of them is a partition's. Everything runs on package time, so that a
+// testing/synctest bubble makes it virtual.
+//
+// # Sources
+//
+// Apache Kafka's KIP-405 (segment states), Kora (Povzner et al., VLDB 2023, sections
+// 3.4 and 4.6); the fence by barrier and sequence, the self-describing object and the
+// rule for late uploads are our own.
 package tier
