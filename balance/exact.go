@@ -102,16 +102,6 @@ func (x *exactSearch) take(bytes int64) {
 	x.bytes, x.used = bytes, x.moves
 }
 
-// shift moves a replica on trial.
-func (s *solver) shift(r, to int32, d *amounts) {
-	from := s.rb[r]
-	for m := range d {
-		s.v[from][m] -= d[m]
-		s.v[to][m] += d[m]
-	}
-	s.rb[r] = to
-}
-
 // violations appends for each soft goal how far brokers are outside their bands in all.
 func (s *solver) violations(out []int64) []int64 {
 	// The largest replica of a broker decides whether it is set apart.

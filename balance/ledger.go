@@ -22,18 +22,18 @@ type ledgerKey struct {
 }
 
 type ledgerMove struct {
+	kind  MoveKind
 	load  Loads
-	began time.Time
 	ended time.Time // zero while it runs
 	done  bool      // it ended and took effect
 }
 
-// Begin records that a move is being carried out since now.
-func (l *Ledger) Begin(m Move, now time.Time) {
+// Begin records that a move is being carried out.
+func (l *Ledger) Begin(m Move) {
 	if l.moves == nil {
 		l.moves = map[ledgerKey]ledgerMove{}
 	}
-	l.moves[ledgerKey{m.Partition, m.From, m.To}] = ledgerMove{load: m.Load, began: now}
+	l.moves[ledgerKey{m.Partition, m.From, m.To}] = ledgerMove{kind: m.Kind, load: m.Load}
 }
 
 // End records that the move is over at now. moved says whether it took effect; a move that was
@@ -41,7 +41,7 @@ func (l *Ledger) Begin(m Move, now time.Time) {
 func (l *Ledger) End(m Move, now time.Time, moved bool) {
 	k := ledgerKey{m.Partition, m.From, m.To}
 	e := l.moves[k]
-	e.load, e.ended, e.done = m.Load, now, moved
+	e.kind, e.load, e.ended, e.done = m.Kind, m.Load, now, moved
 	if l.moves == nil {
 		l.moves = map[ledgerKey]ledgerMove{}
 	}

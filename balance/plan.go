@@ -291,7 +291,8 @@ type Plan struct {
 	Removable []BrokerID
 	// Frozen counts partitions that soft goals left alone: in flight, cooling down, settling, pinned.
 	Frozen int
-	// Exhausted names the limit that ended the plan early: "moves", "leader moves", "bytes", "work".
+	// Exhausted names the limit that ended the plan early: "moves", "leader moves", "bytes",
+	// "work", or "best effort": goals that do not trigger get at most as many moves as the others needed.
 	Exhausted string
 }
 

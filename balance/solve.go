@@ -8,8 +8,9 @@ import (
 )
 
 // maxPasses bounds the passes over all goals. Each pass ends with a state that is better in the order of
-// the goals, so passes end by themselves; in tests three are the most that were seen.
-const maxPasses = 8
+// the goals, so passes end by themselves: after two or three in clusters of thousands of replicas, after a dozen
+// in tiny ones where no state is good.
+const maxPasses = 64
 
 // minBestEffort is the number of moves that best effort is always granted. Beyond, it may double the
 // moves that the other goals needed: to even out the numbers of replicas and leaders may take many moves that gain
@@ -55,6 +56,9 @@ func (s *solver) run() Plan {
 		}
 		s.setBands()
 		s.reportStuck()
+		if s.effortEnded && s.plan.Exhausted == "" {
+			s.plan.Exhausted = "best effort"
+		}
 	}
 	for p, frozen := range s.frozen {
 		if frozen || s.flying[p] {
@@ -71,16 +75,16 @@ func (s *solver) run() Plan {
 
 // solve pursues all goals until nothing changes.
 func (s *solver) solve() {
-	fill := false
-	for _, j := range s.joining {
-		fill = fill || j
-	}
+	fill := true
 	for range maxPasses {
 		steps := len(s.log)
 		s.setBands()
 		s.evacuate()
 		s.capacities()
 		s.setBands()
+		s.setAnchors()
+		s.markJoining()
+		fill = fill && slices.Contains(s.joining, true)
 		for gi := range s.cells {
 			g := &s.cells[gi]
 			g.run = s.o.Force || g.run
@@ -117,6 +121,7 @@ func (s *solver) solve() {
 		// What a pass changed: new largest replicas of each broker, lists without those that left.
 		s.count()
 	}
+	s.plan.Exhausted = "work"
 }
 
 // setGuards chooses the metrics that the i-th goal must not worsen: those of earlier goals, and for a goal
@@ -128,6 +133,15 @@ func (s *solver) setGuards(i int) {
 			s.guards = append(s.guards, g.Goal.metric())
 		}
 	}
+}
+
+// effortSpent reports whether n more moves would exceed what best effort is granted.
+func (s *solver) effortSpent(n int) bool {
+	if !s.bestEffort || s.effortMoves+n <= s.effortLimit {
+		return false
+	}
+	s.effortEnded = true
+	return true
 }
 
 // ousted reports whether replicas must leave b.
@@ -282,7 +296,7 @@ func (s *solver) reportApart() {
 		}
 		bd := &s.bands[m]
 		for b := range int32(len(s.brokers)) {
-			if !s.part[b] || s.largest[b][m] == 0 || bd.upper[b] == math.MaxInt64 || bd.mean[b]*bd.share[b] > float64(s.largest[b][m])*(1+1e-9) {
+			if !bd.apart[b] {
 				continue
 			}
 			for _, r := range s.lists[b] {
@@ -513,7 +527,7 @@ func (s *solver) newTask(goal Goal, m metric, g *cellGroup) *task {
 func (s *solver) pursue(t *task) {
 	share := s.bands[t.m].share
 	fill := func(b int32) float64 { return float64(s.v[b][t.m]) / share[b] }
-	for s.plan.Exhausted == "" && !(s.bestEffort && s.effortMoves >= s.effortLimit) {
+	for s.plan.Exhausted == "" && !s.effortSpent(1) {
 		from := int32(-1)
 		t.want = -1
 		for _, b := range t.g.members {
@@ -546,7 +560,7 @@ func (s *solver) pursue(t *task) {
 		t.want, t.filling = low, low
 		var givers []int32
 		for _, b := range t.g.members {
-			if b != low && s.part[b] && fill(b) > fill(low) && s.v[b][t.m] > t.lower[b] && (t.only == nil || !t.only[b]) {
+			if b != low && s.part[b] && fill(b) > fill(low) && s.v[b][t.m] > t.lower[b] {
 				givers = append(givers, b)
 			}
 		}
@@ -637,7 +651,7 @@ func (s *solver) sourceReplicas(t *task, from int32, src *source) {
 // givable reports whether the task may take replica r, or its leadership, from a broker.
 func (s *solver) givable(t *task, from, r int32) bool {
 	p := s.rp[r]
-	return s.rb[r] == from && !s.flying[p] && !(t.soft && s.frozen[p]) && !s.parts[p].Pinned
+	return s.rb[r] == from && !s.flying[p] && !(t.soft && (s.frozen[p] || s.anchor[p])) && !s.parts[p].Pinned
 }
 
 func better(a, b candidate) int {
@@ -679,7 +693,7 @@ func (s *solver) shedLeader(t *task, from int32, src *source, next *int) bool {
 		if s.v[from][t.m]-d[t.m] < t.lower[from] {
 			continue
 		}
-		if s.spentLeads() || s.bestEffort && s.effortMoves >= s.effortLimit {
+		if s.spentLeads() || s.effortSpent(1) {
 			return false
 		}
 		best := int32(-1)
@@ -746,7 +760,7 @@ func (s *solver) shedReplica(t *task, from int32, src *source, next *int) bool {
 				return true
 			}
 		}
-		if scan--; scan < 0 || s.spent(s.rl[r][Disk]) || s.bestEffort && s.effortMoves >= s.effortLimit {
+		if scan--; scan < 0 || s.spent(s.rl[r][Disk]) || s.effortSpent(1) {
 			return false
 		}
 		if to := s.receiver(t, from, r, &d); to >= 0 {
@@ -825,7 +839,7 @@ func (s *solver) receiver(t *task, from, r int32, d *amounts) int32 {
 // swap exchanges a replica for a lighter one of a broker that has room. Among the swaps that bring the
 // source into its range it takes the one with the fewest bytes, else the one that helps most.
 func (s *solver) swap(t *task, from int32, src *source) bool {
-	if s.bestEffort && s.effortMoves+2 > s.effortLimit || !s.receives[from] || t.m == metricReplicas || t.only != nil || s.o.MaxReplicaMoves > 0 && s.nmoves+2 > s.o.MaxReplicaMoves {
+	if s.effortSpent(2) || !s.receives[from] || t.m == metricReplicas || t.only != nil || s.o.MaxReplicaMoves > 0 && s.nmoves+2 > s.o.MaxReplicaMoves {
 		return false
 	}
 	var partners []int32
@@ -910,7 +924,7 @@ func (s *solver) swapList(t *task, b int32) []int32 {
 	var list []int32
 	for _, r := range s.lists[b] {
 		p := s.rp[r]
-		if s.rb[r] == b && !s.flying[p] && !s.frozen[p] {
+		if s.rb[r] == b && !s.flying[p] && !s.frozen[p] && !s.anchor[p] {
 			list = append(list, r)
 		}
 	}

@@ -60,6 +60,7 @@ type solver struct {
 	lead   []int32 // leading replica, or -1
 	pcell  []int32 // cell of the partition as a number, or -1 when it has no broker
 	frozen []bool  // soft goals leave the partition alone
+	anchor []bool  // so they do, because no broker can hold it in its range: others move around it
 	flying []bool  // so do hard ones: it is in flight
 
 	rb   []int32 // broker of each replica
@@ -69,6 +70,7 @@ type solver struct {
 	pl   []Loads // load of leadership of each partition
 
 	v       []amounts // present state of each broker
+	led     []Loads   // the part of it that leadership brings
 	reserve []Loads   // load that is in flight towards or from the broker, for capacity
 	largest []amounts // largest single replica of each broker
 	lists   [][]int32 // replicas of each broker; those that left are skipped, see on
@@ -96,6 +98,7 @@ type solver struct {
 	bestEffort     bool // a goal that does not trigger is being pursued
 	effortMoves    int  // moves for such goals, and how many there may be
 	effortLimit    int
+	effortEnded    bool
 	bytes          int64
 	work           int64
 	moveCost       float64
@@ -134,6 +137,7 @@ type band struct {
 	on           bool // it is the metric of a goal
 	trigger      bool
 	goal         Goal
+	apart        []bool    // the broker holds a replica above the range
 	share        []float64 // weight of the broker
 	mean         []float64 // mean amount for one unit of share, as seen by the broker
 	least        []float64 // smallest amount that a broker of its zone could have on the average
@@ -151,6 +155,7 @@ func newSolver(o *PlanOptions, c *Cluster, ledger *Ledger, now time.Time) (*solv
 	s.addInFlight()
 	s.markBrokers()
 	s.markCells()
+	s.markJoining()
 	s.count()
 	return s, nil
 }
@@ -207,6 +212,7 @@ func (s *solver) addBrokers() error {
 		g.members = append(g.members, int32(i))
 	}
 	s.v = make([]amounts, n)
+	s.led = make([]Loads, n)
 	s.reserve = make([]Loads, n)
 	s.largest = make([]amounts, n)
 	s.lists = make([][]int32, n)
@@ -214,7 +220,7 @@ func (s *solver) addBrokers() error {
 	s.leads, s.receives, s.part = make([]bool, n), make([]bool, n), make([]bool, n)
 	s.stale, s.joining = make([]bool, n), make([]bool, n)
 	for m := range s.bands {
-		s.bands[m] = band{share: make([]float64, n), mean: make([]float64, n), least: make([]float64, n), lower: make([]int64, n), upper: make([]int64, n)}
+		s.bands[m] = band{apart: make([]bool, n), share: make([]float64, n), mean: make([]float64, n), least: make([]float64, n), lower: make([]int64, n), upper: make([]int64, n)}
 	}
 	for _, g := range s.o.Goals {
 		b := &s.bands[g.Goal.metric()]
@@ -249,7 +255,7 @@ func (s *solver) addPartitions() error {
 	}
 	s.off = make([]int32, n+1)
 	s.lead, s.pcell = make([]int32, n), make([]int32, n)
-	s.frozen, s.flying = make([]bool, n), make([]bool, n)
+	s.frozen, s.flying, s.anchor = make([]bool, n), make([]bool, n), make([]bool, n)
 	s.pl = make([]Loads, n)
 	s.rb, s.rp = make([]int32, 0, replicas), make([]int32, 0, replicas)
 	s.rl, s.rlag = make([]Loads, 0, replicas), make([]bool, 0, replicas)
@@ -387,7 +393,6 @@ func (s *solver) markBrokers() {
 		s.leads[i] = live && !demoted
 		s.receives[i] = live && !demoted
 		s.part[i] = live && !demoted && !s.stale[i]
-		s.joining[i] = live && (b.State == Joining || s.held[i] == 0 && len(s.rb) >= len(s.brokers))
 		if s.stale[i] && live {
 			s.plan.Stale = append(s.plan.Stale, b.ID)
 		}
@@ -401,6 +406,15 @@ func (s *solver) markBrokers() {
 			}
 			g.byZone[s.zone[i]] = append(g.byZone[s.zone[i]], int32(i))
 		}
+	}
+}
+
+// markJoining finds the brokers that are to be filled: those that say so, and empty ones. One that was
+// empty goes on being filled in the same plan.
+func (s *solver) markJoining() {
+	for i, b := range s.brokers {
+		live := b.State == Active || b.State == Joining
+		s.joining[i] = s.joining[i] || live && (b.State == Joining || s.held[i] == 0 && len(s.rb) >= len(s.brokers))
 	}
 }
 
@@ -420,6 +434,7 @@ func (s *solver) markCells() {
 // count sums the state of all brokers anew.
 func (s *solver) count() {
 	clear(s.v)
+	clear(s.led)
 	clear(s.largest)
 	s.total = amounts{}
 	n := make([]int32, len(s.brokers))
@@ -439,6 +454,9 @@ func (s *solver) count() {
 			v[m] += d[m]
 			l[m] = max(l[m], d[m])
 			s.total[m] += d[m]
+		}
+		if p := s.rp[r]; s.lead[p] == int32(r) {
+			s.led[b] = s.led[b].add(s.pl[p])
 		}
 	}
 	if s.startB == nil {
@@ -493,9 +511,10 @@ func (s *solver) leadership(p int32) (d amounts) {
 }
 
 // setBands computes the target range of every broker for every metric. The mean is that of the cell,
-// in proportion to capacity. A zone that must hold a copy of everything may lie above or below that, and
-// then its own mean widens the range. A replica above the range cannot be put anywhere: its broker is set
-// apart, and the mean is that of the others.
+// in proportion to capacity. Where replicas cannot change their zone, a zone may lie above or below that, and
+// then its own mean widens the range; only what leadership brings can go from zone to zone. A replica above the
+// range cannot be put anywhere: its broker is set apart, and the mean is that of the others. All of
+// this depends on sums that moves do not change, or the passes might chase each other.
 func (s *solver) setBands() {
 	for m := range s.bands {
 		bd := &s.bands[m]
@@ -505,11 +524,32 @@ func (s *solver) setBands() {
 	}
 }
 
+// setAnchors finds the replicas above the range. If they moved, the ranges would move with them, and goals
+// of different resources could chase each other for ever.
+func (s *solver) setAnchors() {
+	clear(s.anchor)
+	for m := range s.bands[:numResources] {
+		if bd := &s.bands[m]; bd.on {
+			for b := range int32(len(s.brokers)) {
+				if !bd.apart[b] {
+					continue
+				}
+				for _, r := range s.lists[b] {
+					if s.rb[r] == b && s.amount(r, metric(m)) == s.largest[b][m] {
+						s.anchor[s.rp[r]] = true
+						break
+					}
+				}
+			}
+		}
+	}
+}
+
 func (s *solver) setBand(bd *band, m metric, g *cellGroup) {
 	weighted := m < numResources
 	for _, b := range g.members {
 		bd.lower[b], bd.upper[b] = 0, math.MaxInt64
-		bd.mean[b], bd.least[b], bd.share[b] = 0, 0, 1
+		bd.mean[b], bd.least[b], bd.share[b], bd.apart[b] = 0, 0, 1, false
 		if m < numResources && s.part[b] && s.brokers[b].Capacity[m] == 0 {
 			weighted = false
 		}
@@ -517,7 +557,7 @@ func (s *solver) setBand(bd *band, m metric, g *cellGroup) {
 	zsum, zshare := s.zsum, s.zshare
 	clear(zsum)
 	clear(zshare)
-	var sum, share float64
+	var sum, share, led float64
 	rest, apart := s.rest[:0], s.apart[:0]
 	defer func() { s.rest, s.apart = rest, apart }()
 	for _, b := range g.members {
@@ -530,8 +570,19 @@ func (s *solver) setBand(bd *band, m metric, g *cellGroup) {
 		rest = append(rest, b)
 		x := float64(s.v[b][m])
 		sum, share = sum+x, share+bd.share[b]
-		zsum[s.zone[b]] += x
 		zshare[s.zone[b]] += bd.share[b]
+		switch {
+		case m < numResources:
+			zsum[s.zone[b]] += x - float64(s.led[b][m])
+			led += float64(s.led[b][m])
+		case m == metricReplicas:
+			zsum[s.zone[b]] += x
+		default:
+			led += x
+		}
+	}
+	if share > 0 {
+		led /= share
 	}
 	// Loads on brokers that are to be emptied will arrive here.
 	for _, b := range g.members {
@@ -557,9 +608,9 @@ func (s *solver) setBand(bd *band, m metric, g *cellGroup) {
 		b := rest[out]
 		rest = slices.Delete(rest, out, out+1)
 		apart = append(apart, b)
-		sum -= float64(s.v[b][m])
+		sum -= float64(s.largest[b][m])
 		share -= bd.share[b]
-		zsum[s.zone[b]] -= float64(s.v[b][m])
+		zsum[s.zone[b]] -= min(float64(s.largest[b][m]), zsum[s.zone[b]])
 		zshare[s.zone[b]] -= bd.share[b]
 		if len(rest) == 0 {
 			break
@@ -574,8 +625,8 @@ func (s *solver) setBand(bd *band, m metric, g *cellGroup) {
 	}
 	for _, b := range rest {
 		z := mean
-		if zs := zshare[s.zone[b]]; zs > 0 {
-			z = zsum[s.zone[b]] / zs
+		if zs := zshare[s.zone[b]]; zs > 0 && !g.loose {
+			z = zsum[s.zone[b]]/zs + led
 		}
 		hi, lo := max(mean, z)*bd.share[b], min(mean, z)*bd.share[b]
 		bd.mean[b], bd.least[b] = max(mean, z), lo
@@ -587,6 +638,7 @@ func (s *solver) setBand(bd *band, m metric, g *cellGroup) {
 		bd.upper[b], bd.lower[b] = int64(math.Floor(up+1e-9)), int64(math.Ceil(down-1e-9))
 	}
 	for _, b := range apart {
+		bd.apart[b] = true
 		bd.mean[b] = max(mean, float64(s.largest[b][m])/bd.share[b])
 		bd.upper[b] = int64(math.Floor(s.o.Target * bd.mean[b] * bd.share[b]))
 		bd.lower[b] = 0
@@ -688,11 +740,7 @@ func (s *solver) legal(r, b int32) bool {
 func (s *solver) move(r, to int32, goal Goal, swap int) {
 	from := s.rb[r]
 	d := s.replica(r)
-	for m := range d {
-		s.v[from][m] -= d[m]
-		s.v[to][m] += d[m]
-	}
-	s.rb[r] = to
+	s.shift(r, to, &d)
 	s.held[from]--
 	s.held[to]++
 	s.lists[to] = append(s.lists[to], r)
@@ -704,6 +752,20 @@ func (s *solver) move(r, to int32, goal Goal, swap int) {
 	s.bytes += s.rl[r][Disk]
 }
 
+// shift changes the broker of a replica, and no more.
+func (s *solver) shift(r, to int32, d *amounts) {
+	from := s.rb[r]
+	for m := range d {
+		s.v[from][m] -= d[m]
+		s.v[to][m] += d[m]
+	}
+	if p := s.rp[r]; s.lead[p] == r {
+		s.led[from] = s.led[from].sub(s.pl[p])
+		s.led[to] = s.led[to].add(s.pl[p])
+	}
+	s.rb[r] = to
+}
+
 // handOver gives the leadership of p to replica r.
 func (s *solver) handOver(p, r int32, goal Goal) {
 	d := s.leadership(p)
@@ -713,11 +775,13 @@ func (s *solver) handOver(p, r int32, goal Goal) {
 		for m := range d {
 			s.v[from][m] -= d[m]
 		}
+		s.led[from] = s.led[from].sub(s.pl[p])
 	}
 	to := s.rb[r]
 	for m := range d {
 		s.v[to][m] += d[m]
 	}
+	s.led[to] = s.led[to].add(s.pl[p])
 	s.lead[p] = r
 	s.log = append(s.log, action{MoveLeadership, p, r, from, to, goal, 0, d.loads()})
 	s.nleads++
@@ -849,6 +913,13 @@ func (s *solver) emit() {
 			s.plan.Bytes += m.Bytes
 		}
 	}
+}
+
+func (l Loads) sub(m Loads) Loads {
+	for i := range l {
+		l[i] -= m[i]
+	}
+	return l
 }
 
 func (a amounts) loads() (l Loads) {
