@@ -159,7 +159,8 @@ func (l *Log) rollGated() error {
 	}
 	next.h.adopt(nf)
 	l.mu.Lock()
-	seg.segmentInfo = info
+	// Readers know base without mu.
+	seg.end, seg.size, seg.maxTimestamp, seg.maxAt, seg.sealedMs = info.end, info.size, info.maxTimestamp, info.maxAt, info.sealedMs
 	seg.sealed = true
 	l.segs = appendSegment(l.segs, next)
 	l.producers.expire(info.sealedMs, l.o.ProducerExpiry)
@@ -215,13 +216,13 @@ func (l *Log) writeHelpers(seg *segment, info segmentInfo) error {
 	x.noteTime(seg.base) // Kafka closes a time index with the last maximum
 	ib := appendIndex(nil, x.offsets)
 	tb := appendTimeIndex(nil, x.times)
-	s := sealFile{id: l.meta.id, info: info, indexSum: crcUpdate(0, ib), timeIndexSum: crcUpdate(0, tb)}
+	s := sealFile{id: l.id, info: info, indexSum: crcUpdate(0, ib), timeIndexSum: crcUpdate(0, tb)}
 	s.headers = append(slices.Clone(x.headers), x.headerSum)
 	files := []newFile{{seg.path(indexSuffix), ib}, {seg.path(timeIndexSuffix), tb}, {seg.path(sealSuffix), s.encode()}}
-	state := newFile{joinPath(l.dir, segmentName(info.end, stateSuffix)), encodeState(l.meta.id, info.end, l.chain, &l.producers, nowMs(), l.o.ProducerExpiry)}
+	state := newFile{joinPath(l.dir, segmentName(info.end, stateSuffix)), encodeState(l.id, info.end, l.chain, &l.producers, nowMs(), l.o.ProducerExpiry)}
 	if info.end > seg.base {
 		files = append(files, state)
-	} else if _, err := readState(l.fs, l.dir, l.meta.id, info.end); err != nil {
+	} else if _, err := readState(l.fs, l.dir, l.id, info.end); err != nil {
 		// Never without one: it may be all that is left of what was before.
 		if _, err := replaceFile(l.fs, state.name, state.content); err != nil {
 			return err
@@ -316,7 +317,7 @@ func (l *Log) replay(seg *segment, limit int64, off Offset, producers producerTa
 // file, or from an earlier one and the batches between.
 func (l *Log) producersAt(segs []*segment, i int) (producerTable, error) {
 	base := segs[i].base
-	s, err := readState(l.fs, l.dir, l.meta.id, base)
+	s, err := readState(l.fs, l.dir, l.id, base)
 	if err == nil {
 		return s.producers, nil
 	}
@@ -396,10 +397,7 @@ func (l *Log) truncateGated(off Offset) (Offset, error) {
 	l.mu.Lock()
 	gone := l.segs[i+1:]
 	was := l.active()
-	active := seg
-	if seg.sealed {
-		active = &segment{dir: seg.dir, h: seg.h, segmentInfo: segmentInfo{base: seg.base, end: seg.base, maxTimestamp: -1, maxAt: -1}}
-	}
+	active := &segment{dir: seg.dir, h: seg.h, segmentInfo: segmentInfo{base: seg.base, end: seg.base, maxTimestamp: -1, maxAt: -1}}
 	active.damage = slices.DeleteFunc(slices.Clone(seg.damage), func(d damage) bool { return d.from >= r.end })
 	l.segs = append(slices.Clone(l.segs[:i]), active)
 	l.end = r.end
@@ -498,7 +496,7 @@ func (l *Log) truncateChain() error {
 		return err
 	}
 	name := joinPath(l.dir, segmentName(l.end, stateSuffix))
-	renamed, err := replaceFile(l.fs, name, encodeState(l.meta.id, l.end, c, &l.producers, nowMs(), l.o.ProducerExpiry))
+	renamed, err := replaceFile(l.fs, name, encodeState(l.id, l.end, c, &l.producers, nowMs(), l.o.ProducerExpiry))
 	if err == nil {
 		err = l.disk.syncDir(l.dir)
 	}
@@ -717,13 +715,13 @@ func (l *Log) moveStart(start, local Offset) error {
 func (l *Log) keepState(n int) error {
 	base := l.segs[n].base
 	name := joinPath(l.dir, segmentName(base, stateSuffix))
-	_, err := readState(l.fs, l.dir, l.meta.id, base)
+	_, err := readState(l.fs, l.dir, l.id, base)
 	if err == nil {
 		err = l.disk.syncName(name)
 	} else if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errDamaged) {
 		var producers producerTable
 		if producers, err = l.producersAt(l.segs, n); err == nil {
-			_, err = replaceFile(l.fs, name, encodeState(l.meta.id, base, l.chain.truncate(base), &producers, nowMs(), l.o.ProducerExpiry))
+			_, err = replaceFile(l.fs, name, encodeState(l.id, base, l.chain.truncate(base), &producers, nowMs(), l.o.ProducerExpiry))
 		}
 	}
 	switch _, corrupt := errors.AsType[*CorruptionError](err); {
@@ -822,7 +820,7 @@ func (l *Log) closeClean() error {
 	defer l.freeSync()
 	seg := l.active()
 	now := nowMs()
-	mark := cleanMarker{id: l.meta.id, closedMs: now, end: l.end, firstAppendMs: l.firstMs}
+	mark := cleanMarker{id: l.id, closedMs: now, end: l.end, firstAppendMs: l.firstMs}
 	for _, s := range l.segs {
 		if s.sealed {
 			mark.segments = append(mark.segments, s.segmentInfo)

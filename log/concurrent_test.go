@@ -238,6 +238,7 @@ func TestNoAckBeforeSync(t *testing.T) {
 				acked.Add(1)
 			})
 		}
+		synctest.Wait() // the first append leads, the others gather behind it
 		var later atomic.Int32
 		for range 3 {
 			l.SyncLater(func(end log.Offset, err error) {

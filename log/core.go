@@ -22,6 +22,9 @@ type Log struct {
 	o     Options
 	claim io.Closer
 
+	// Fixed after Open:
+	id        logID
+	partition PartitionID
 	recovery Recovery
 
 	// gate is held by whoever changes what is written: one token. Readers and syncs
@@ -316,7 +319,7 @@ func (l *Log) syncRound() {
 // slotLocked returns a slot that states the durable end and speaks of no group.
 func (l *Log) slotLocked(seg *segment) slot {
 	return slot{
-		id: l.meta.id, base: seg.base, firstAppendMs: l.firstMs,
+		id: l.id, base: seg.base, firstAppendMs: l.firstMs,
 		durable: l.durable, position: l.durablePos, headers: l.durableSum, epoch: l.durableEpochLocked(),
 		end: l.durable, endHeaders: l.durableSum,
 	}

@@ -112,7 +112,7 @@ func (l *Log) LastStable() Offset {
 func (l *Log) Recovery() Recovery { return l.recovery }
 
 // Partition returns the partition that the directory belongs to.
-func (l *Log) Partition() PartitionID { return l.meta.partition }
+func (l *Log) Partition() PartitionID { return l.partition }
 
 // Err returns the error that made the log fail for good (a *FailedError), or nil.
 func (l *Log) Err() error {

@@ -17,6 +17,7 @@ import (
 // A view is what a reader needs of one segment, taken under mu.
 type view struct {
 	seg     *segment
+	sealed  bool
 	end     Offset // of the segment
 	size    int64
 	entries []indexEntry // of the active segment
@@ -35,7 +36,7 @@ func (l *Log) viewLocked(off Offset) view {
 
 func (l *Log) viewAtLocked(i int) view {
 	seg := l.segs[i]
-	v := view{seg: seg, end: seg.end, size: seg.size, chain: l.chain, start: l.start, gen: l.gen}
+	v := view{seg: seg, sealed: seg.sealed, end: seg.end, size: seg.size, chain: l.chain, start: l.start, gen: l.gen}
 	if !seg.sealed {
 		v.end, v.size, v.entries, v.times = l.end, l.size, l.x.offsets, l.x.times
 	}
@@ -125,7 +126,7 @@ func (l *Log) readView(v view, from, below Offset, maxBytes int) (*Slice, error)
 	}
 	defer v.seg.h.release()
 	entries := v.entries
-	if v.seg.sealed {
+	if v.sealed {
 		x, err := l.loadIndex(v.seg, f)
 		if err != nil {
 			return nil, err
@@ -412,7 +413,7 @@ func (l *Log) readIndexes(seg *segment) (*index, sealFile, error) {
 	if err != nil {
 		return nil, sealFile{}, err
 	}
-	if s.id != l.meta.id || s.info.base != seg.base || s.info.size != seg.size || s.info.end != seg.end {
+	if s.id != l.id || s.info.base != seg.base || s.info.size != seg.size || s.info.end != seg.end {
 		return nil, sealFile{}, errDamaged
 	}
 	x, err := l.readIndexFiles(seg, s.info, s.indexSum, s.timeIndexSum)
@@ -596,7 +597,7 @@ func (l *Log) offsetForTime(ctx context.Context, t time.Time) (Offset, bool, err
 // later.
 func (l *Log) timeStart(v view, ms int64) (Offset, error) {
 	times := v.times
-	if v.seg.sealed {
+	if v.sealed {
 		f, err := v.seg.h.acquire()
 		if err != nil {
 			return 0, err

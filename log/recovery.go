@@ -76,6 +76,7 @@ func (l *Log) recover(ctx context.Context) error {
 	if err := l.readMeta(); err != nil {
 		return err
 	}
+	l.id, l.partition = l.meta.id, l.meta.partition
 	if l.meta.pending == changeReset {
 		m, err := finishReset(l.fs, l.dir, l.meta)
 		if err != nil {
@@ -241,7 +242,7 @@ func (l *Log) listSegments() ([]Offset, error) {
 	if first == 0 {
 		return bases, nil
 	}
-	if _, err := readState(l.fs, l.dir, l.meta.id, bases[first]); err != nil {
+	if _, err := readState(l.fs, l.dir, l.id, bases[first]); err != nil {
 		return bases, sideError(err)
 	}
 	if err := l.disk.syncName(joinPath(l.dir, segmentName(bases[first], stateSuffix))); err != nil {
@@ -331,7 +332,7 @@ func (l *Log) openClean() (bool, error) {
 	case err != nil:
 		return false, err
 	}
-	if c.id != l.meta.id {
+	if c.id != l.id {
 		return false, nil
 	}
 	// Whatever is wrong with the files: what the marker says was durable, and nothing
@@ -358,7 +359,7 @@ func (l *Log) openClean() (bool, error) {
 	if fi.Size != info.size {
 		return false, nil
 	}
-	state, err := readState(l.fs, l.dir, l.meta.id, c.end)
+	state, err := readState(l.fs, l.dir, l.id, c.end)
 	if err != nil {
 		return false, sideError(err)
 	}
@@ -450,7 +451,7 @@ func (l *Log) openDirty(ctx context.Context) error {
 // index of that segment.
 func (l *Log) newestState() (int, savedState, error) {
 	for i := len(l.segs) - 1; i >= 0; i-- {
-		s, err := readState(l.fs, l.dir, l.meta.id, l.segs[i].base)
+		s, err := readState(l.fs, l.dir, l.id, l.segs[i].base)
 		if err == nil {
 			return i, s, nil
 		}
@@ -485,7 +486,7 @@ func (l *Log) openSealed(s *segment, replay bool) error {
 	payload, err := readSide(l.fs, s.path(sealSuffix), sealMagic, sealVersion)
 	if err == nil {
 		seal, err = decodeSeal(payload)
-		if err == nil && (seal.id != l.meta.id || seal.info.base != s.base || seal.info.end != s.end || seal.info.size != s.size) {
+		if err == nil && (seal.id != l.id || seal.info.base != s.base || seal.info.end != s.end || seal.info.size != s.size) {
 			err = errDamaged
 		}
 	}
@@ -528,11 +529,11 @@ func (l *Log) remakeHelpers(s *segment, r *scan, state bool) {
 	r.x.noteTime(s.base)
 	ib := appendIndex(nil, r.x.offsets)
 	tb := appendTimeIndex(nil, r.x.times)
-	f := sealFile{id: l.meta.id, info: s.segmentInfo, indexSum: crcUpdate(0, ib), timeIndexSum: crcUpdate(0, tb)}
+	f := sealFile{id: l.id, info: s.segmentInfo, indexSum: crcUpdate(0, ib), timeIndexSum: crcUpdate(0, tb)}
 	f.headers = append(slices.Clone(r.x.headers), r.x.headerSum)
 	files := []newFile{{s.path(indexSuffix), ib}, {s.path(timeIndexSuffix), tb}, {s.path(sealSuffix), f.encode()}}
 	if state {
-		files = append(files, newFile{joinPath(l.dir, segmentName(s.end, stateSuffix)), encodeState(l.meta.id, s.end, l.chain, &l.producers, nowMs(), l.o.ProducerExpiry)})
+		files = append(files, newFile{joinPath(l.dir, segmentName(s.end, stateSuffix)), encodeState(l.id, s.end, l.chain, &l.producers, nowMs(), l.o.ProducerExpiry)})
 	}
 	for _, f := range files {
 		if err := writeNew(l.fs, f.name, f.content, false); err != nil {
@@ -692,7 +693,7 @@ func (l *Log) openActive(floor Offset) error {
 	if l.meta.floorBase == seg.base {
 		r.durable = max(r.durable, l.meta.floor)
 	}
-	s, slots, err := newestSlot(f, size, l.meta.id, seg.base)
+	s, slots, err := newestSlot(f, size, l.id, seg.base)
 	if err != nil {
 		return err
 	}
@@ -703,7 +704,7 @@ func (l *Log) openActive(floor Offset) error {
 	case !slots:
 		// A crash between the cut of a file that was being sealed and its successor.
 		if payload, err := readSide(l.fs, seg.path(sealSuffix), sealMagic, sealVersion); err == nil {
-			if f, err := decodeSeal(payload); err == nil && f.id == l.meta.id && f.info.base == seg.base && f.info.size == size {
+			if f, err := decodeSeal(payload); err == nil && f.id == l.id && f.info.base == seg.base && f.info.size == size {
 				r.durable = max(r.durable, f.info.end)
 			}
 		}
@@ -808,7 +809,7 @@ func (l *Log) blankSlots(b []byte, at, size int64) {
 	for _, p := range slotPositions(size) {
 		for _, q := range [2]int64{p, p + slotGap} {
 			if q >= at && q+slotBytes <= at+int64(len(b)) {
-				if s, ok := decodeSlot(b[q-at:]); ok && s.id == l.meta.id {
+				if s, ok := decodeSlot(b[q-at:]); ok && s.id == l.id {
 					clear(b[q-at:][:slotBytes])
 				}
 			}
