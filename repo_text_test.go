@@ -16,7 +16,7 @@ import (
 
 // unfinished are marks of things left undone, in comments and texts. The marks
 // are put together here so that this file does not contain them.
-var unfinished = regexp.MustCompile(`\b(` + strings.Join([]string{"TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK"}, "|") + `)\b|(?i)\bfor n` + `ow\b`)
+var unfinished = regexp.MustCompile(`\b(` + strings.Join([]string{"TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK"}, "|") + `)\b|(?i)\bfor n` + `ow([.,;)!?]|$| [a-z])`)
 
 // machine are paths of somebody's machine.
 var machine = regexp.MustCompile(`(^|[\s"'` + "`" + `(=])/(home|root|Users|wor` + `k|mnt)/[A-Za-z0-9_.]+`)

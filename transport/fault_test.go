@@ -86,6 +86,27 @@ func TestDownOfDialler(t *testing.T) {
 	})
 }
 
+// Nobody can be re-dialled where the peer does not listen.
+func TestDownOfClient(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		down := make(chan transport.Down, 10)
+		w.node(0, handle(echo), downs(down))
+		for _, name := range []string{"x", "y"} {
+			c := w.start(transport.Options{Self: transport.Peer{Node: transport.NoNode, Incarnation: 7}, Dial: w.memory.Dialer(name)})
+			if _, err := c.CallAddr(t.Context(), "a", transport.Control, 0, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.memory.Reset("x")
+		w.memory.Reset("y")
+		for range 2 {
+			if d := <-down; d.Refused || d.Peer.Incarnation != 7 {
+				t.Errorf("got %+v", d)
+			}
+		}
+	})
+}
+
 // A broken connection to a living peer is no evidence of death; a peer that is
 // back in another incarnation is.
 func TestDownButAlive(t *testing.T) {
@@ -545,6 +566,30 @@ func TestCloseDoesNotWait(t *testing.T) {
 		}
 		if d := time.Since(start); d != 0 {
 			t.Errorf("it took %v", d)
+		}
+	})
+}
+
+// What handlers return because Close cancelled them is no answer.
+func TestCloseAnswersNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		const calls = 500
+		a := w.node(0)
+		b := w.node(1, handle(func(ctx context.Context, _ *transport.Request) (*transport.Reply, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}))
+		errs := make(chan error, calls)
+		for i := range calls {
+			go func() {
+				_, err := a.Call(t.Context(), 1, transport.Class(i%3), 0, nil)
+				errs <- err
+			}()
+		}
+		synctest.Wait()
+		b.Close()
+		for range calls {
+			wantIs(t, <-errs, transport.ErrUnknownOutcome)
 		}
 	})
 }

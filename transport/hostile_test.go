@@ -230,6 +230,7 @@ func TestHostileAcceptor(t *testing.T) {
 		{"other-version", []byte("CWD1\x00\x09\x00\x04abcd"), ErrVersionMismatch},
 		{"echo", nil, ErrProtocol},
 		{"other-class", appendHello(nil, hello{step: stepAccept, class: CatchUp, peer: Peer{Node: 2}}), ErrProtocol},
+		{"other-node", appendHello(nil, hello{step: stepAccept, peer: Peer{Node: 3}}), ErrNodeMismatch},
 		{"silence", []byte{}, ErrUnreachable},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -339,7 +339,7 @@ type probe struct {
 func (t *Transport) probe(k linkKey, p *probe) {
 	var refused, replaced bool
 	for {
-		if l, err := t.link(k); err == nil && (k.node != NoNode || k.addr != "") {
+		if l, err := t.link(k); err == nil {
 			d := l.redial()
 			<-d.done
 			// Only the address at which that process listened tells about it.

@@ -95,8 +95,8 @@ type Stats struct {
 	// Dropped counts messages that Send did not take or could not deliver to a
 	// connection.
 	Dropped int64
-	// BytesSent and BytesReceived count frames with their headers, without
-	// handshakes.
+	// BytesSent counts frames with their headers, BytesReceived all that was read
+	// on established connections, handshakes included.
 	BytesSent, BytesReceived int64
 }
 
@@ -310,7 +310,9 @@ func (t *Transport) Stats() Stats {
 	conns := t.connsLocked()
 	t.mu.Unlock()
 	var queued int64
+	received := t.stats.received.Load()
 	for _, c := range conns {
+		received += c.received.Load()
 		c.mu.Lock()
 		queued += int64(c.queueBytes)
 		c.mu.Unlock()
@@ -326,7 +328,7 @@ func (t *Transport) Stats() Stats {
 		Refused:       s.refused.Load(),
 		Dropped:       s.dropped.Load(),
 		BytesSent:     int64(s.sent.Load()),
-		BytesReceived: int64(s.received.Load()),
+		BytesReceived: int64(received),
 	}
 }
 
@@ -535,6 +537,10 @@ func (t *Transport) ended(c *conn, err error, asked bool) {
 	k := linkKey{node: c.peer.Node, class: c.class}
 	if k.node == NoNode {
 		k.addr = c.addr
+	}
+	if k.node == NoNode && k.addr == "" { // a client: there is nothing to re-dial
+		t.spawnLocked(func() { t.o.Down(Down{Peer: c.peer, Err: err}) })
+		return
 	}
 	if p := t.probes[k.peer()]; p != nil {
 		p.again = true
