@@ -107,6 +107,47 @@ func TestDownOfClient(t *testing.T) {
 	})
 }
 
+// A dying process may accept the re-dial before its listener is gone.
+func TestDownOfPeerThatAcceptsWhileDying(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		down := make(chan transport.Down, 10)
+		a := w.node(0, downs(down))
+		b := w.node(1, handle(echo))
+		if _, err := a.Call(t.Context(), 1, transport.Live, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		w.memory.Latency(time.Millisecond)
+		w.memory.Reset("b")
+		time.Sleep(3 * time.Millisecond) // dialled, but no handshake yet
+		w.memory.Crash("b")
+		b.Close()
+		if d := <-down; !d.Refused {
+			t.Errorf("got %+v", d)
+		}
+	})
+}
+
+// A process that only seemed dead, and then dies, is reported again.
+func TestDownAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		down := make(chan transport.Down, 10)
+		w.node(0, handle(echo), downs(down))
+		b := w.node(1)
+		for range 3 {
+			if _, err := b.Call(t.Context(), 0, transport.Live, 0, nil); err != nil {
+				t.Fatal(err)
+			}
+			w.memory.Crash("b") // the listener is gone, the process is not
+			synctest.Wait()
+			if d := <-down; !d.Refused || len(down) != 0 {
+				t.Errorf("got %+v, and %d more", d, len(down))
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
 // A broken connection to a living peer is no evidence of death; a peer that is
 // back in another incarnation is.
 func TestDownButAlive(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"syscall"
 	"time"
@@ -335,10 +336,15 @@ type probe struct {
 	again bool // another one was lost since; under Transport.mu
 }
 
-// probe re-dials the peer once, at once, and reports what it found.
+// probeDials bounds the dials of one probe that the peer accepts and then breaks
+// off: a dying process may still accept before its listener is gone.
+const probeDials = 3
+
+// probe re-dials the peer at once and reports what it found.
 func (t *Transport) probe(k linkKey, p *probe) {
 	var refused, replaced bool
-	for {
+	for broken := 1; ; {
+		hungUp := false
 		if l, err := t.link(k); err == nil {
 			d := l.redial()
 			<-d.done
@@ -346,6 +352,7 @@ func (t *Transport) probe(k linkKey, p *probe) {
 			refused = isRefused(d.err) && d.addr != "" && d.addr == p.conn.addr
 			replaced = d.err == nil && d.conn.peer.Node == p.conn.peer.Node &&
 				d.conn.peer.Incarnation != p.conn.peer.Incarnation
+			hungUp = isHangUp(d.err)
 		}
 		t.mu.Lock()
 		if t.closing {
@@ -354,7 +361,10 @@ func (t *Transport) probe(k linkKey, p *probe) {
 			return
 		}
 		// A connection that was lost after this dial had begun may be news.
-		if p.again && !refused && !replaced {
+		if again := p.again || hungUp && broken < probeDials; again && !refused && !replaced {
+			if !p.again {
+				broken++
+			}
 			p.again = false
 			t.mu.Unlock()
 			continue
@@ -367,6 +377,13 @@ func (t *Transport) probe(k linkKey, p *probe) {
 		break
 	}
 	t.o.Down(Down{Peer: p.conn.peer, Refused: refused, Replaced: replaced, Err: p.err})
+}
+
+// isHangUp reports whether err says that a connection was made and then broken
+// off by the peer.
+func isHangUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // isRefused reports whether err says that nobody listens.

@@ -61,7 +61,7 @@ type Response struct {
 }
 
 // Down reports that an established connection ended without being asked to,
-// after the transport has re-dialled that peer once, at once. Connections of one
+// after the transport has re-dialled that peer at once. Connections of one
 // peer that end while it re-dials are reported together, and the death of one
 // incarnation is reported once.
 type Down struct {
