@@ -75,7 +75,7 @@ func (s *solver) run() Plan {
 
 // solve pursues all goals until nothing changes.
 func (s *solver) solve() {
-	fill := true
+	filled := false // the new brokers have their share
 	for range maxPasses {
 		steps := len(s.log)
 		s.setBands()
@@ -84,12 +84,12 @@ func (s *solver) solve() {
 		s.setBands()
 		s.setAnchors()
 		s.markJoining()
-		fill = fill && slices.Contains(s.joining, true)
+		fill := !filled && slices.Contains(s.joining, true)
 		for gi := range s.cells {
 			g := &s.cells[gi]
 			g.run = s.o.Force || g.run
 			for _, b := range g.members {
-				g.run = g.run || fill && s.joining[b]
+				g.run = g.run || s.joining[b]
 			}
 		}
 		for _, t := range s.softTriggers() {
@@ -113,7 +113,7 @@ func (s *solver) solve() {
 		}
 		if len(s.log) == steps {
 			if fill && (s.o.Force || len(s.softTriggers()) > 0) {
-				fill = false // the new brokers have their share, and something is still wrong
+				filled = true // and something is still wrong
 				continue
 			}
 			return
@@ -274,7 +274,7 @@ func (s *solver) softTriggers() []Trigger {
 				case s.v[b][m] > bd.upper[b] && ratio > s.o.High && ratio-1 > far:
 					far = ratio - 1
 					worst.Broker, worst.Value, worst.Limit = s.brokers[b].ID, ratio, s.o.High
-				case float64(s.v[b][m]) < bd.least[b]*low && s.v[b][m] < bd.lower[b] && !s.joining[b] && 1-ratio > far:
+				case float64(s.v[b][m]) < bd.least[b]*low && s.v[b][m] < bd.lower[b] && !s.fresh(b) && 1-ratio > far:
 					far = 1 - ratio
 					worst.Broker, worst.Value, worst.Limit = s.brokers[b].ID, ratio, low
 				}

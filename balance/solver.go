@@ -412,10 +412,14 @@ func (s *solver) markBrokers() {
 // markJoining finds the brokers that are to be filled: those that say so, and empty ones. One that was
 // empty goes on being filled in the same plan.
 func (s *solver) markJoining() {
-	for i, b := range s.brokers {
-		live := b.State == Active || b.State == Joining
-		s.joining[i] = s.joining[i] || live && (b.State == Joining || s.held[i] == 0 && len(s.rb) >= len(s.brokers))
+	for i := range s.brokers {
+		s.joining[i] = s.joining[i] || s.fresh(int32(i))
 	}
+}
+
+// fresh reports whether a broker is to be filled as it is now.
+func (s *solver) fresh(b int32) bool {
+	return s.brokers[b].State == Joining || s.brokers[b].State == Active && s.held[b] == 0 && len(s.rb) >= len(s.brokers)
 }
 
 // markCells finds out in which cells replicas may change their zone.
