@@ -128,6 +128,61 @@ func TestDownOfPeerThatAcceptsWhileDying(t *testing.T) {
 	})
 }
 
+// That nobody listens at a peer's next address says nothing about the process at
+// the old one.
+func TestRefusedElsewhereIsNoEvidence(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		down := make(chan transport.Down, 10)
+		a := w.node(0, downs(down))
+		w.node(1, handle(echo))
+		if _, err := a.Call(t.Context(), 1, transport.Live, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+		w.setAddr(1, "z")
+		w.memory.Reset("b")
+		if d := <-down; d.Refused {
+			t.Errorf("got %+v", d)
+		}
+	})
+}
+
+// When a peer's connection to us breaks, our own to it is put to the test: a new
+// one takes its place, and the old one ends without being news.
+func TestProbeReplacesConnection(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		down := make(chan transport.Down, 10)
+		a := w.node(0, handle(echo), downs(down))
+		var dialled net.Conn
+		b := w.node(1, handle(echo), func(o *transport.Options) {
+			dial := o.Dial
+			o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+				c, err := dial(ctx, addr)
+				dialled = c
+				return c, err
+			}
+		})
+		for tr, node := range map[*transport.Transport]int32{a: 1, b: 0} {
+			if _, err := tr.Call(t.Context(), node, transport.Live, 0, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dialled.Close()
+		synctest.Wait()
+		if d := <-down; d.Refused || d.Replaced || len(down) != 0 {
+			t.Errorf("got %+v, and %d more", d, len(down))
+		}
+		if s := a.Stats(); s.Connections != 1 || s.Dials != 2 {
+			t.Errorf("%+v", s)
+		}
+		if s := b.Stats(); s.Connections != 1 {
+			t.Errorf("%+v", s)
+		}
+		if _, err := a.Call(t.Context(), 1, transport.Live, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // A process that only seemed dead, and then dies, is reported again.
 func TestDownAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
