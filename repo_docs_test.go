@@ -13,7 +13,7 @@ import (
 )
 
 // checkPackageDocs holds that every package has its comment, attached, in doc.go;
-// programs may have it in main.go.
+// programs and examples may have it in any file.
 func checkPackageDocs(files []*source) (findings []string) {
 	for dir, pkg := range packages(files) {
 		found := false
@@ -28,7 +28,7 @@ func checkPackageDocs(files []*source) (findings []string) {
 			switch base := path.Base(s.path); {
 			case base == "doc.go" && (name == "main" || strings.HasPrefix(text, "Package "+name+" ")):
 				found = true
-			case base == "main.go" && name == "main":
+			case name == "main" || under(dir, "examples"):
 				found = true
 			case base == "doc.go":
 				findings = append(findings, fmt.Sprintf("%s: the comment starts with %.20q", s.path, text))

@@ -62,6 +62,8 @@ func TestRulesNotice(t *testing.T) {
 		{"package-comment-detached", checkPackageDocs, "x/doc.go", "// Package x is good.\n\npackage x", "no package comment"},
 		{"package-comment-elsewhere", checkPackageDocs, "x/x.go", good, "no package comment"},
 		{"package-comment-of-another", checkPackageDocs, "x/doc.go", "// Package y is good.\npackage x", "starts with"},
+		{"example-without-comment", checkPackageDocs, "examples/x/x.go", "package x", "no package comment"},
+		{"example-comment", checkPackageDocs, "examples/x/x.go", good, ""},
 		{"package-comment", checkPackageDocs, "x/doc.go", good, ""},
 		{"doc-func", checkDocs, "x/x.go", good + "func F() {}", "F has no comment"},
 		{"doc-method", checkDocs, "x/x.go", good + "// T is.\ntype T int\nfunc (t *T) M() {}", "M has no comment"},
