@@ -368,7 +368,7 @@ func TestHostileFrames(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				v := startVictim(t, func(o *Options) { o.MaxPayloadBytes, o.MaxBodyBytes = 2000, 1000 })
+				v := startVictim(t, func(o *Options) { o.MaxPayloadBytes, o.MaxBodyBytes = 2000, 5000 })
 				nc, call := v.calls(t)
 				start := time.Now()
 				v.write(nc, c.send)
