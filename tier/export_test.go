@@ -1,4 +1,19 @@
 package tier
 
+import "time"
+
 // Exports for tests in package tier_test.
-var NewID = newID
+
+// BudgetsUsed returns what cold reads hold of their budgets.
+func (m *Manager) BudgetsUsed() (requests, bytes int64) {
+	m.cold.requests.mu.Lock()
+	defer m.cold.requests.mu.Unlock()
+	m.cold.bytes.mu.Lock()
+	defer m.cold.bytes.mu.Unlock()
+	return m.cold.requests.used, m.cold.bytes.used
+}
+
+// Backoff is backoff with default options.
+func Backoff(failures int) time.Duration {
+	return backoff(failures, &Options{MinBackoff: DefaultMinBackoff, MaxBackoff: DefaultMaxBackoff}, nil)
+}
