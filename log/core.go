@@ -25,7 +25,7 @@ type Log struct {
 	// Fixed after Open:
 	id        logID
 	partition PartitionID
-	recovery Recovery
+	recovery  Recovery
 
 	// gate is held by whoever changes what is written: one token. Readers and syncs
 	// don't need it.
