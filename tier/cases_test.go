@@ -113,8 +113,10 @@ var cases = map[string]func(*testing.T){
 			}
 			return tiertest.Fault{}
 		})
-		r.fill(400)
-		settle()
+		for range 20 {
+			r.fill(20)
+			settle()
+		}
 		if c := r.store.Counts(); c.Delete == 0 {
 			t.Error("nothing was deleted")
 		}
