@@ -1,2 +1,95 @@
-// Package log is one partition's append-only log of record batches.
+// Package log is one partition's append-only log of record batches in segment
+// files: the part of a broker that must not lose anything.
+//
+//	l, err := log.Open(ctx, "data/orders-0", log.Options{})
+//	...
+//	a, err := l.AppendRecords(ctx, log.Record{Key: key, Value: value}) // durable when it returns
+//	for r, err := range l.Records(ctx, a.Base) { ... }
+//	err = l.Close()
+//
+// It also owns the identifiers that the packages above share ([TopicID],
+// [PartitionID], [Offset], [Epoch]) and the door to the disk ([FS]).
+//
+// # Two ways in
+//
+// [Log.Append] is for a log on one machine: offsets are given, the batch is
+// durable when it returns, and concurrent calls share one write and one sync.
+// A replicated log splits that: the leader's [Log.Write] and a follower's
+// [Log.AppendReplicated] only write, and [Log.Sync] or [Log.SyncLater] make
+// durable, so that all replicas sync at the same time. What is written can be read
+// at once, below [Log.End]; what survives a crash ends at [Log.DurableEnd].
+// [Log.Records] and [Log.WaitDurable] keep to the latter.
+//
+// # Guarantees
+//
+//  1. A record below the durable end is there after any crash, or the log says
+//     that it is damaged. It is never cut off, replaced or served changed.
+//  2. A record above it is there whole or not at all, and if it is there, so is
+//     every record before it.
+//  3. Offsets are contiguous and never used twice, except above the cut of a
+//     TruncateTo or Reset that the host asked for. Epochs do not fall.
+//  4. TruncateTo, TrimTo, DropLocal and Reset have happened wholly or not at all,
+//     whenever the machine dies, and are durable when they return.
+//  5. After a failed write or sync, a log takes no more changes, and each later
+//     error holds the first cause. A full disk is no failure: the append is taken
+//     back and can be tried again.
+//  6. A batch of an idempotent producer is in the log once, however often it is
+//     retried.
+//
+// Not promised: that a record whose Append was not yet acknowledged is gone after
+// a crash (it may be there); that bytes which the disk changes by itself are
+// noticed before they are read, or [Open] reads them.
+//
+// # Files
+//
+// The directory has Apache Kafka's layout. NNN is a segment's base offset in 20
+// digits. Formats stand in docs/format of the repository and above their codecs.
+//
+//   - NNN.log: record batches v2, as sent by the producer except for base offset,
+//     leader epoch and, if so configured, log-append time.
+//   - NNN.index, NNN.timeindex: Kafka's sparse indexes. They are caches: checked
+//     against their checksums in NNN.seal, and built again if these disagree.
+//   - leader-epoch-checkpoint, partition.metadata: Kafka's text files, for its
+//     tools.
+//   - NNN.seal: what is known of a sealed segment; NNN.state: epoch chain and
+//     producers as of an offset, with five batches for each producer (Kafka's
+//     .snapshot, which holds one, is not written).
+//   - cordwood.meta: identity, log start, local start, and the change under way;
+//     cordwood.clean: the marker of a clean close; cordwood.lock.
+//   - NNN.POSITION.cut: a copy of a torn tail. The four newest are kept.
+//
+// The active segment is preallocated, and two slots at its end state how far the
+// log was known durable: see docs/format/log-slots.md. So recovery can tell a torn
+// tail, which it cuts, from damage, which it reports. [Open] lists the steps.
+//
+// # Recovery
+//
+// A log that was closed in order opens without reading its segments. After a
+// crash the active segment is read whole, and so are segments whose seal or state
+// did not reach the disk. What is above the known durable end and not whole is
+// copied aside and cut. What is below it and not whole makes the log read-only:
+// see [Recovery], [CorruptionError] and [ErrReadOnly]; TruncateTo at the damage, or
+// Reset, and fetching the rest from a replica brings it back.
+//
+// # Concurrency
+//
+// All methods are safe for concurrent use. Readers wait for nobody. Writes are one
+// at a time, and no sync is made while others wait to write, with these exceptions:
+// the first change after Open, a roll, a change of the start, a truncation, and a
+// file that grows past its slots faster than it is synced. A call that does a file
+// operation itself looks at its ctx only before and after it.
+//
+// Goroutines run only while SyncLater callbacks wait or files beside a sealed
+// segment are to be synced; they belong to the [Disk] and are joined by Close.
+//
+// # Limits
+//
+// Each log syncs its own file: there is no common journal for many small logs.
+// Damage is found when it is read, by recovery or by a Read; there is no call that
+// checks a whole log, nor one that takes good bytes from elsewhere into a damaged
+// range. Aborted transactions are not indexed. Kafka's directories open if their
+// offsets have no gaps.
+//
+// Source: the log layer of Apache Kafka, KIP-98, KIP-101, KIP-279, KIP-320; the
+// durable end beside the data is our own, after the idea in Pebble's log.
 package log

@@ -1,0 +1,168 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+// makeRoom readies the active file for bytes up to need: the marker of a clean
+// close is gone and there are slots behind. Requires: gate.
+func (l *Log) makeRoom(f File, need int64) error {
+	for {
+		limit, pending := l.roomLimit()
+		if need <= limit {
+			break
+		}
+		if pending {
+			if _, err := l.syncTo(context.Background(), l.writesNow()); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := l.grow(f, need); err != nil {
+			return err
+		}
+	}
+	// Grow early, so that a sync that comes anyway makes the new slots durable and
+	// nobody has to wait for one.
+	if l.changed && need > l.alloc-l.alloc/4 && l.alloc < l.o.SegmentBytes {
+		if _, pending := l.roomLimit(); !pending {
+			if err := l.grow(f, l.alloc+1); err != nil && !errors.Is(err, ErrDiskFull) {
+				return err
+			}
+		}
+	}
+	return l.beginChange()
+}
+
+// roomLimit returns up to where batches may be written now. While new slots are
+// not durable yet (pending), that is the old ones.
+func (l *Log) roomLimit() (limit int64, pending bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.growth != 0 {
+		return l.allocBefore, true
+	}
+	return l.alloc, false
+}
+
+func (l *Log) writesNow() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writes
+}
+
+// grow preallocates the active file for need bytes of batches and writes slots
+// behind them; the next sync makes both durable. Requires: gate. Errors:
+// ErrDiskFull with nothing changed, or the log has failed.
+func (l *Log) grow(f File, need int64) error {
+	to := slotPosition(need)
+	from := l.size
+	if l.alloc > 0 {
+		from = l.alloc + slotArea
+	}
+	if err := l.reserve(to + slotArea - from); err != nil {
+		return err
+	}
+	name := l.active().h.name
+	l.disk.enter()
+	err := f.Preallocate(from, to+slotArea-from)
+	l.disk.leave()
+	if err != nil {
+		if full(err) {
+			return fmt.Errorf("%w: %w", ErrDiskFull, err)
+		}
+		return l.fail("preallocate "+name, err)
+	}
+	l.mu.Lock()
+	s := l.slotLocked(l.active())
+	l.slotSeq += 2
+	seq := l.slotSeq
+	l.mu.Unlock()
+	for i := range uint64(2) {
+		s.sequence = seq - 1 + i
+		if err := l.writeSlot(f, s, to); err != nil {
+			return l.fail("write "+name, err)
+		}
+	}
+	l.mu.Lock()
+	l.allocBefore, l.alloc = l.alloc, to
+	l.writes++
+	if l.size > 0 {
+		l.growth = l.writes
+	}
+	keep := l.pinLocked()
+	l.mu.Unlock()
+	if keep {
+		// The use of the caller stays its own: take another one for the pin.
+		if _, err := l.active().h.acquire(); err != nil {
+			return l.fail("open "+name, err)
+		}
+	}
+	return nil
+}
+
+// reserve says whether the disk has n bytes for this log.
+func (l *Log) reserve(n int64) error {
+	keep := l.disk.o.ReserveBytes
+	if keep == 0 || l.o.UseReserve {
+		return nil
+	}
+	free, err := l.fs.FreeBytes(l.dir)
+	if err != nil {
+		return l.fail("free space of "+l.dir, err)
+	}
+	if free-n < keep {
+		return fmt.Errorf("%w: %d bytes free, %d are wanted and %d kept in reserve", ErrDiskFull, free, n, keep)
+	}
+	return nil
+}
+
+// rollBack removes what a failed write left behind the end of the log. Requires:
+// gate. An error means that the log has failed.
+func (l *Log) rollBack(f File) error {
+	if err := l.takeSync(); err != nil {
+		return err
+	}
+	defer l.freeSync()
+	name := l.active().h.name
+	l.disk.enter()
+	err := f.Truncate(l.size)
+	l.disk.leave()
+	if err == nil {
+		err = l.disk.syncFile(f)
+	}
+	if err != nil {
+		return l.fail("roll back in "+name, err)
+	}
+	l.mu.Lock()
+	l.alloc, l.growth = 0, 0
+	l.synced = l.writes
+	l.durable, l.durablePos, l.durableSum = l.end, l.size, l.x.headerSum
+	unpin := l.pinned
+	l.pinned = false
+	l.wakeLocked(&l.durMoved)
+	l.mu.Unlock()
+	if unpin {
+		l.active().h.release()
+	}
+	return nil
+}
+
+// beginChange removes the marker of a clean close, durably. Requires: gate.
+func (l *Log) beginChange() error {
+	if l.changed {
+		return nil
+	}
+	name := joinPath(l.dir, cleanName)
+	if err := l.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return l.fail("remove "+name, err)
+	}
+	if err := l.disk.syncDir(l.dir); err != nil {
+		return l.fail("sync "+l.dir, err)
+	}
+	l.changed = true
+	return nil
+}
