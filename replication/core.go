@@ -420,10 +420,11 @@ func (c *core) assign(a Assignment, now time.Time) {
 	}
 	c.assigned, c.a = true, a
 	if c.lossy {
-		if m, in := hasMember(a.ISR, c.self.ID); !in {
+		if c.removed() {
 			c.wasRemoved = true
-		} else if m == c.self && c.wasRemoved && !c.damaged {
-			// A leader has seen it caught up again and the controller agreed.
+		} else if c.wasRemoved && !c.damaged {
+			// A leader has seen it caught up again and the controller agreed: there is no
+			// other way back.
 			c.lossy, c.wasRemoved = false, false
 		}
 	}
@@ -437,11 +438,11 @@ func (c *core) assign(a Assignment, now time.Time) {
 	c.decide(now)
 }
 
-// removed: this process is in no committed in-sync set, so that what it holds
-// counts for nobody.
+// removed: this node is neither in the committed in-sync set nor an eligible
+// leader, so that what it holds counts for nobody.
 func (c *core) removed() bool {
 	_, in := hasMember(c.a.ISR, c.self.ID)
-	return c.assigned && !in
+	return c.assigned && !in && !slices.Contains(c.a.ELR, c.self.ID)
 }
 
 // decide takes the role that assignment and self give.
@@ -475,7 +476,7 @@ func (c *core) decide(now time.Time) {
 	case RoleFollower:
 		if was != RoleFollower || wasEpoch != c.epoch {
 			c.follow.rounds = 0
-			c.follow.out = fetchRequest{}
+			c.follow.out = fetchRequest{Pos: -1}
 		}
 	}
 	if was != role || wasEpoch != c.epoch || role == RoleFollower {

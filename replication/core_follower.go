@@ -37,11 +37,11 @@ func (c *core) tellProgress() {
 func (c *core) response(a fetchAnswer) {
 	out := c.follow.out
 	// 1. Only the answer to the last question, and only if nothing changed meanwhile
-	// (KAFKA-13207).
-	if _, _, ok := c.fetchFrom(); !ok || c.follow.busy {
+	// (KAFKA-13207). Another answer to it is under way, or none was asked.
+	if _, _, ok := c.fetchFrom(); !ok || c.follow.busy || out.Pos < 0 || a.Seq != out.Seq {
 		return
 	}
-	if out.Seq == 0 || a.Seq != out.Seq || out.LeaderEpoch != c.epoch || out.Pos != c.end || out.LastEpoch != c.chain.last() {
+	if out.LeaderEpoch != c.epoch || out.Pos != c.end || out.LastEpoch != c.chain.last() {
 		c.emit(effRefetch{})
 		return
 	}

@@ -139,7 +139,10 @@ func (c *core) fetch(from Member, q fetchRequest, now time.Time) fetchAnswer {
 	}
 	// 4. Range, before divergence (KAFKA-12996).
 	empty := q.LastEpoch == noEpoch
-	if q.Pos < c.localStart || q.Pos < c.start || empty && c.tiered && c.tier.Known && q.Pos < min(c.tier.TierEnd, c.hw) {
+	// At the log start the chain may no longer tell what came before; then nothing that
+	// the follower has is part of the log any more, so it begins anew.
+	untold := !empty && q.Pos <= c.start && c.chain.below(q.Pos).last() == noEpoch
+	if q.Pos < c.localStart || q.Pos < c.start || untold || empty && c.tiered && c.tier.Known && q.Pos < min(c.tier.TierEnd, c.hw) {
 		if c.tiered && !c.tier.Known {
 			f.verified, f.durable = false, -1
 			c.review(now)
@@ -350,8 +353,13 @@ func (c *core) propose(now time.Time) {
 			continue
 		}
 		// Three conditions: it holds all that may be committed, it holds this epoch's
-		// first record, it was verified in this epoch.
-		if f.durable < c.hw || f.durable <= c.lead.leso || c.lag(f, now) > c.cfg.LagMax {
+		// first record, it was verified in this epoch. And it must not be one that
+		// would be taken out again at once.
+		budget := c.cfg.AckLatency
+		if len(c.a.ISR) < c.a.minISR() {
+			budget = c.cfg.LagMax
+		}
+		if f.durable < c.hw || f.durable <= c.lead.leso || c.lag(f, now) > budget {
 			continue
 		}
 		if m, in := hasMember(c.a.ISR, id); in && m.Epoch == f.epoch {

@@ -339,7 +339,8 @@ func (r *Replica) Apply(a Assignment) {
 	if a.Partition != r.id {
 		return
 	}
-	a.Replicas, a.ISR, a.Live = slices.Clone(a.Replicas), slices.Clone(a.ISR), slices.Clone(a.Live)
+	a.Replicas, a.ELR = slices.Clone(a.Replicas), slices.Clone(a.ELR)
+	a.ISR, a.Live = slices.Clone(a.ISR), slices.Clone(a.Live)
 	r.observe()
 	r.step(evAssign{a, time.Now()})
 }

@@ -29,7 +29,10 @@ type Assignment struct {
 	LeaderEpoch    log.Epoch // rises with each change of leader
 	PartitionEpoch int64     // rises by one with each change of this record
 	ISR            []Member  // the committed in-sync set
-	MinISR         int       // capped by the number of replicas
+	// ELR are the eligible leader replicas (KIP-966): outside the in-sync set, but
+	// holding all that is committed. A lossy replica cuts nothing while it is one.
+	ELR    []NodeID
+	MinISR int // capped by the number of replicas
 	// Live are the replicas that are neither fenced nor stopping, with their present
 	// epochs: who may join the in-sync set. Advice; the controller decides.
 	Live []Member
