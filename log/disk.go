@@ -14,7 +14,7 @@ import (
 
 // Defaults of [DiskOptions].
 const (
-	DefaultOpenFiles     = 1024
+	DefaultOpenFiles     = 4096 // or a quarter of what the process may have open
 	DefaultBlockingCalls = 256
 	DefaultSyncers       = 16
 )
@@ -31,7 +31,8 @@ type DiskOptions struct {
 	Dir string
 
 	// OpenFiles is how many file descriptors segments may keep open. More are opened
-	// while more are in use at one moment. Range 1 and up, default DefaultOpenFiles.
+	// while more are in use at one moment. Range 1 and up, default DefaultOpenFiles or
+	// a quarter of the process's limit, whichever is less.
 	OpenFiles int
 
 	// BlockingCalls bounds the file operations that run at once, syncs apart. Range
@@ -60,7 +61,7 @@ func (o DiskOptions) withDefaults() (DiskOptions, error) {
 	if o.FS == nil {
 		o.FS = OSFS{}
 	}
-	number("OpenFiles", &o.OpenFiles, DefaultOpenFiles)
+	number("OpenFiles", &o.OpenFiles, max(1, min(DefaultOpenFiles, int(fileLimit()/4))))
 	number("BlockingCalls", &o.BlockingCalls, DefaultBlockingCalls)
 	number("Syncers", &o.Syncers, DefaultSyncers)
 	if o.ReserveBytes < 0 {

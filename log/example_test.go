@@ -129,7 +129,7 @@ func ExampleOptions() {
 	// SegmentBytes 67108864
 	// MaxBatchBytes 1114173
 	// ProducerExpiry 24h0m0s
-	// OpenFiles 1024
+	// OpenFiles 4096
 	// BlockingCalls 256
 	// Syncers 16
 }

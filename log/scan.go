@@ -1,0 +1,303 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// A scan checks the batches of a segment.
+type scan struct {
+	seg        *segment
+	limit      int64  // of the file
+	durable    Offset // records below were durable
+	durablePos int64  // where they end, -1 if unknown
+	epoch      Epoch  // of the last of them, -1 if unknown
+	sum        uint32 // over their headers, if durablePos >= 0 and checkSum
+	checkSum   bool
+	groupEnd   Offset // where the group behind them ends, 0 if unknown
+	groupSum   uint32 // over all headers below it
+	note       bool   // batches change chain and producers
+
+	chain     epochChain
+	producers *producerTable
+
+	x    index
+	end  Offset
+	at   int64 // position of the end
+	torn error // why the scan ended before limit, if not by damage
+
+	before struct { // the batch before, if it began an epoch
+		base  Offset
+		at    int64
+		valid bool
+	}
+}
+
+// recant takes back the epoch that the batch before began, because the next one
+// has a lower epoch again: one of both is damaged, and it is the one that stands
+// alone. It reports whether that is so.
+func (r *scan) recant(h header) bool {
+	n := len(r.chain)
+	if !r.before.valid || h.base >= r.durable || n > 1 && r.chain[n-2].Epoch > h.epoch {
+		return false
+	}
+	r.chain = r.chain[: n-1 : n-1]
+	r.seg.damage = append(r.seg.damage, damage{from: r.before.base, to: h.base, position: r.before.at, resume: r.at, err: errEpoch})
+	r.before.valid = false
+	return true
+}
+
+// scan reads a segment, notes its batches and its damage, and stops at the first
+// bad bytes that were not known durable.
+func (l *Log) scan(r *scan) error {
+	f, err := r.seg.h.acquire()
+	if err != nil {
+		return err
+	}
+	defer r.seg.h.release()
+	r.x = newIndex()
+	r.end = r.seg.base
+	sc := newScanner(l.disk, f, 0, r.limit)
+	defer sc.close()
+	anchor := func(p int64) bool { return r.durablePos > 0 && p == r.durablePos }
+	now := nowMs()
+	summed := !r.checkSum
+	for {
+		r.at = sc.at
+		if !summed && r.end >= r.durable {
+			summed = true
+			if len(r.seg.damage) == 0 && (r.end != r.durable || r.x.headerSum != r.sum) {
+				// Every batch is whole and they follow each other: what is left is an epoch.
+				r.seg.damage = append(r.seg.damage, damage{from: r.seg.base, to: r.durable, position: 0, resume: sc.at, err: errEpoch})
+			}
+		}
+		if r.groupEnd > r.durable && r.end == r.groupEnd && len(r.seg.damage) == 0 && r.x.headerSum != r.groupSum {
+			r.seg.damage = append(r.seg.damage, damage{from: r.durable, to: r.end, position: max(0, r.durablePos), resume: sc.at, err: errEpoch})
+		}
+		b, h, err := sc.next()
+		if errors.Is(err, io.EOF) {
+			if r.end < r.durable {
+				r.seg.damage = append(r.seg.damage, damage{from: r.end, to: r.durable, position: sc.at, resume: r.limit, err: errShort})
+				r.end = r.durable
+			}
+			return nil
+		}
+		if err == nil {
+			switch {
+			case h.base != r.end:
+				err = errFollows
+			case r.note && h.epoch < r.chain.last(), r.note && r.epoch >= 0 && h.base < r.durable && h.epoch > r.epoch,
+				!r.note && h.last >= l.start && h.epoch != r.chain.at(h.base):
+				err = errEpoch
+			}
+			if errors.Is(err, errEpoch) && r.note && h.epoch < r.chain.last() && r.recant(h) {
+				err = nil
+			}
+			if err == nil {
+				r.x.note(r.seg.base, b.Bytes()[:21], h.last, h.maxTimestamp, r.at, h.size)
+				if r.note {
+					r.before.base, r.before.at, r.before.valid = h.base, r.at, h.epoch > r.chain.last()
+					r.chain = r.chain.assign(h.epoch, h.base)
+					r.producers.note(b, now, l.o.ProducerExpiry)
+				}
+				r.end = h.last + 1
+				continue
+			}
+			sc.at = r.at
+		}
+		if !bytesBad(err) {
+			return err
+		}
+		if r.end >= r.durable {
+			r.torn = err
+			return nil
+		}
+		d := damage{from: r.end, position: sc.at, err: err}
+		if errors.Is(err, errEpoch) && h.base == r.end {
+			// The batch is whole but for its epoch, so the next one stands behind it.
+			d.to, d.resume = h.last+1, sc.at+h.size
+		} else {
+			p, next, ok, err := sc.resync(sc.at, r.end-1, r.durable, anchor)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				d.to, d.resume = r.durable, r.limit
+				if r.durablePos > sc.at {
+					d.resume = min(r.durablePos, r.limit)
+				}
+				r.seg.damage = append(r.seg.damage, d)
+				r.end = r.durable
+				r.at = d.resume
+				return nil
+			}
+			d.to, d.resume = next.base, p
+		}
+		r.seg.damage = append(r.seg.damage, d)
+		r.end = d.to
+		sc.at = d.resume
+	}
+}
+
+// openActive reads the active segment and cuts its torn tail.
+func (l *Log) openActive(floor Offset) error {
+	seg := l.active()
+	f, err := seg.h.acquire()
+	if err != nil {
+		return err
+	}
+	defer seg.h.release()
+	size, err := f.Size()
+	if err != nil {
+		return err
+	}
+	r := scan{seg: seg, limit: size, durable: max(seg.base, floor), durablePos: -1, epoch: -1, chain: l.chain, producers: &l.producers, note: true}
+	if l.meta.floorBase == seg.base {
+		r.durable = max(r.durable, l.meta.floor)
+	}
+	s, slots, err := newestSlot(f, size, l.id, seg.base)
+	if err != nil {
+		return err
+	}
+	switch {
+	case slots && s.durable >= r.durable:
+		r.durable, r.durablePos, r.sum, r.checkSum, r.epoch = s.durable, s.position, s.headers, true, s.epoch
+		r.groupEnd, r.groupSum = s.end, s.endHeaders
+	case !slots:
+		// A crash between the cut of a file that was being sealed and its successor.
+		if payload, err := readSide(l.fs, seg.path(sealSuffix), sealMagic, sealVersion); err == nil {
+			if f, err := decodeSeal(payload); err == nil && f.id == l.id && f.info.base == seg.base && f.info.size == size {
+				r.durable = max(r.durable, f.info.end)
+			}
+		}
+	}
+	if err := l.scan(&r); err != nil {
+		return err
+	}
+	l.chain = r.chain
+	l.x, l.end, l.size = r.x, r.end, r.at
+	l.recovery.DurableEnd = r.durable
+	l.durable, l.durablePos, l.durableSum = seg.base, 0, 0
+	l.slotSeq = s.sequence
+	l.firstMs = s.firstAppendMs
+	if l.firstMs == 0 && l.size > 0 {
+		l.firstMs = nowMs()
+	}
+	if len(seg.damage) > 0 {
+		l.durable, l.durablePos = l.end, l.size
+		return nil // read-only: nothing is touched
+	}
+	if r.durablePos >= 0 {
+		l.durable, l.durablePos, l.durableSum = r.durable, r.durablePos, r.sum
+	}
+	if size > l.size {
+		if l.alloc, err = l.cutTail(f, size); err != nil {
+			return fmt.Errorf("cut the tail of %s: %w", seg.h.name, err)
+		}
+	}
+	l.writes++
+	if l.alloc == 0 && l.size > 0 {
+		if err := l.grow(f, l.size); err != nil && !errors.Is(err, ErrDiskFull) {
+			return err
+		}
+	}
+	if _, err := l.syncTo(context.Background(), l.writes); err != nil {
+		return err
+	}
+	l.counts = Stats{}
+	return nil
+}
+
+// cutTail removes what stands behind the last whole batch: nothing if that is only
+// preallocated space, whose slots it then returns the position of.
+func (l *Log) cutTail(f File, size int64) (int64, error) {
+	seg := l.active()
+	var tail []byte // from l.size to the last byte that isn't zero or of a slot
+	keep := l.size
+	for at := l.size; at < size; at += scanBytes {
+		buf := getBuffer(int(min(scanBytes, size-at)))
+		if err := readAt(f, buf.b, at); err != nil {
+			buf.put()
+			return 0, err
+		}
+		l.blankSlots(buf.b, at, size)
+		for i, c := range buf.b {
+			if c != 0 {
+				keep = at + int64(i) + 1
+			}
+		}
+		buf.put()
+	}
+	if keep == l.size {
+		for _, p := range slotPositions(size) {
+			if p+slotArea == size && p >= l.size {
+				return p, nil
+			}
+		}
+	} else {
+		l.recovery.CutBytes = keep - l.size
+		path := joinPath(l.dir, fmt.Sprintf("%020d.%d%s", int64(seg.base), l.size, cutSuffix))
+		tail = make([]byte, min(keep-l.size, maxCutBytes))
+		if err := readAt(f, tail, l.size); err != nil {
+			return 0, err
+		}
+		err := writeNew(l.fs, path, tail, true)
+		switch {
+		case err == nil:
+			l.recovery.CutPath = path
+			if err := l.dropOldCuts(path); err != nil {
+				return 0, err
+			}
+		case !full(err):
+			return 0, err
+		default:
+			l.fs.Remove(path) //nolint:errcheck // a full disk must not keep the log closed
+		}
+	}
+	if err := f.Truncate(l.size); err != nil {
+		return 0, err
+	}
+	if err := l.disk.syncFile(f); err != nil {
+		return 0, err
+	}
+	return 0, l.disk.syncDir(l.dir)
+}
+
+// maxCutBytes bounds the copy of a torn tail.
+const maxCutBytes = 64 << 20
+
+// blankSlots zeroes the valid slots in b, which starts at position at.
+func (l *Log) blankSlots(b []byte, at, size int64) {
+	for _, p := range slotPositions(size) {
+		for _, q := range [2]int64{p, p + slotGap} {
+			if q >= at && q+slotBytes <= at+int64(len(b)) {
+				if s, ok := decodeSlot(b[q-at:]); ok && s.id == l.id {
+					clear(b[q-at:][:slotBytes])
+				}
+			}
+		}
+	}
+}
+
+// dropOldCuts keeps the number of copies small.
+func (l *Log) dropOldCuts(newest string) error {
+	names, err := l.fs.List(l.dir)
+	if err != nil {
+		return err
+	}
+	var cuts []string
+	for _, n := range names {
+		if _, suffix, ok := parseName(n); ok && suffix == cutSuffix && joinPath(l.dir, n) != newest {
+			cuts = append(cuts, n)
+		}
+	}
+	for len(cuts) >= maxCutFiles {
+		if err := l.fs.Remove(joinPath(l.dir, cuts[0])); err != nil {
+			return err
+		}
+		cuts = cuts[1:]
+	}
+	return nil
+}

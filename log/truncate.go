@@ -1,0 +1,340 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func (l *Log) truncateTo(ctx context.Context, off Offset) (Offset, error) {
+	if err := l.begin(ctx); err != nil {
+		return 0, err
+	}
+	defer l.unlockGate()
+	return l.truncateGated(off)
+}
+
+// A replayed is the state of a segment up to some position.
+type replayed struct {
+	x         index
+	size      int64
+	end       Offset
+	producers producerTable
+	firstMs   int64
+}
+
+// replay reads a segment from its start up to the batch that holds off or begins
+// there, on top of the producers as of its base. limit is the end of its batches.
+func (l *Log) replay(seg *segment, limit int64, off Offset, producers producerTable) (replayed, error) {
+	r := replayed{x: newIndex(), end: seg.base, producers: producers}
+	if off <= seg.base {
+		return r, nil
+	}
+	f, err := seg.h.acquire()
+	if err != nil {
+		return r, err
+	}
+	defer seg.h.release()
+	sc := newScanner(l.disk, f, 0, limit)
+	defer sc.close()
+	now := nowMs()
+	for r.end < off {
+		b, h, err := sc.next()
+		if errors.Is(err, io.EOF) {
+			return r, nil
+		}
+		if err == nil && h.base != r.end {
+			err = errFollows
+		}
+		if err != nil {
+			if bytesBad(err) {
+				return r, seg.corruption(damage{from: r.end, to: r.end, position: sc.at, err: err})
+			}
+			return r, err
+		}
+		if h.last >= off {
+			return r, nil
+		}
+		r.x.note(seg.base, b.Bytes()[:21], h.last, h.maxTimestamp, r.size, h.size)
+		r.producers.note(b, now, l.o.ProducerExpiry)
+		r.size += h.size
+		r.end = h.last + 1
+	}
+	return r, nil
+}
+
+// producersAt returns the producers as of the base of segs[i]: from its state
+// file, or from an earlier one and the batches between.
+func (l *Log) producersAt(segs []*segment, i int) (producerTable, error) {
+	base := segs[i].base
+	s, err := readState(l.fs, l.dir, l.id, base)
+	if err == nil {
+		return s.producers, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errDamaged) {
+		return producerTable{}, err
+	}
+	if i == 0 {
+		if base == 0 {
+			return producerTable{}, nil
+		}
+		return producerTable{}, &CorruptionError{Path: segs[i].path(stateSuffix), Offset: base, Err: err}
+	}
+	before, err := l.producersAt(segs, i-1)
+	if err != nil {
+		return producerTable{}, err
+	}
+	r, err := l.replay(segs[i-1], segs[i-1].size, base, before)
+	return r.producers, err
+}
+
+// truncateGated is TruncateTo. Requires: gate.
+func (l *Log) truncateGated(off Offset) (Offset, error) {
+	if off < l.local {
+		return 0, fmt.Errorf("%w: truncation to %d, local start is %d", ErrOffsetOutOfRange, off, l.local)
+	}
+	if off >= l.end && !l.readOnly {
+		return l.end, l.truncateChain()
+	}
+	off = min(off, l.end)
+	if off >= l.end {
+		return l.end, nil
+	}
+	if err := l.takeSync(); err != nil {
+		return 0, err
+	}
+	defer l.freeSync()
+
+	// Everything that can go wrong without a change comes first.
+	i := len(l.segs) - 1
+	for i > 0 && l.segs[i].base > off {
+		i--
+	}
+	seg := l.segs[i]
+	limit := seg.size
+	if !seg.sealed {
+		limit = l.size
+	}
+	producers, err := l.producersAt(l.segs, i)
+	if c, ok := errors.AsType[*CorruptionError](err); ok {
+		// What producers did before is lost; those that go on must begin anew.
+		l.o.Logger.Warn("producer state lost", "dir", l.dir, "offset", int64(off), "err", c)
+		producers, err = producerTable{}, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	r, err := l.replay(seg, limit, off, producers)
+	if err != nil {
+		return 0, err
+	}
+	if r.end < l.local {
+		// The local start lies inside the first batch that stays or goes: nothing that
+		// can be read is left.
+		if err := l.resetSynced(l.local, l.chain.truncate(l.local), r.producers); err != nil {
+			return 0, err
+		}
+		return l.end, nil
+	}
+
+	m := l.meta
+	m.pending, m.pendingTo = changeTruncate, r.end
+	m.floorBase, m.floor = seg.base, min(r.end, max(l.durable, seg.base))
+	if err := l.commit(m); err != nil {
+		return 0, err
+	}
+	// Readers see the new end before bytes go.
+	l.mu.Lock()
+	gone := l.segs[i+1:]
+	was := l.active()
+	active := &segment{dir: seg.dir, h: seg.h, segmentInfo: segmentInfo{base: seg.base, end: seg.base, maxTimestamp: -1, maxAt: -1}}
+	active.damage = slices.DeleteFunc(slices.Clone(seg.damage), func(d damage) bool { return d.from >= r.end })
+	l.segs = append(slices.Clone(l.segs[:i]), active)
+	l.end = r.end
+	l.chain = l.chain.truncate(r.end)
+	l.producers = r.producers
+	l.freshActiveLocked()
+	l.size, l.x = r.size, r.x
+	l.durablePos, l.durableSum = r.size, r.x.headerSum
+	if l.size > 0 {
+		l.firstMs = nowMs()
+	}
+	l.cutLocked(r.end)
+	l.readOnly = l.damagedLocked()
+	unpin := l.pinned
+	l.pinned = false
+	l.mu.Unlock()
+	if unpin {
+		was.h.release()
+	}
+	for _, s := range gone {
+		s.h.drop()
+	}
+	if err := l.finishTruncation(active, r.size); err != nil {
+		return 0, l.fail("truncate "+l.dir, err)
+	}
+	m.pending, m.pendingTo = changeNone, 0
+	m.floor = r.end
+	if err := l.conclude("truncate", m); err != nil {
+		return 0, err
+	}
+	return r.end, nil
+}
+
+// damagedLocked reports whether a part of the log can't be read.
+func (l *Log) damagedLocked() bool {
+	for i, s := range l.segs {
+		if len(s.damage) > 0 || i > 0 && l.segs[i-1].end != s.base {
+			return true
+		}
+	}
+	return l.segs[0].base > l.local || l.end < l.local
+}
+
+// finishTruncation cuts the file and removes what lies behind it, last first. It
+// can be done again. The names are durable when it returns.
+func (l *Log) finishTruncation(active *segment, size int64) error {
+	names, err := l.fs.List(l.dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Backward(names) {
+		base, suffix, ok := parseName(name)
+		if !ok {
+			continue
+		}
+		switch {
+		case base > active.base && suffix != cutSuffix,
+			base == active.base && (suffix == indexSuffix || suffix == timeIndexSuffix || suffix == sealSuffix):
+			if err := l.fs.Remove(joinPath(l.dir, name)); err != nil {
+				return err
+			}
+		}
+	}
+	f, err := active.h.acquire()
+	if err != nil {
+		return err
+	}
+	defer active.h.release()
+	l.disk.enter()
+	err = f.Truncate(size)
+	l.disk.leave()
+	if err == nil {
+		err = l.disk.syncFile(f)
+	}
+	if err == nil {
+		err = l.disk.syncDir(l.dir)
+	}
+	return err
+}
+
+// truncateChain drops epochs that begin at the end or later: epochs without a
+// record (KAFKA-10706). Requires: gate.
+func (l *Log) truncateChain() error {
+	c := l.chain.truncate(l.end)
+	if len(c) == len(l.chain) {
+		return nil
+	}
+	if l.end != l.active().base {
+		// The state file is older; records decide what the chain is.
+		l.mu.Lock()
+		l.chain = c
+		l.mu.Unlock()
+		return nil
+	}
+	if err := l.beginChange(); err != nil {
+		return err
+	}
+	name := joinPath(l.dir, segmentName(l.end, stateSuffix))
+	renamed, err := replaceFile(l.fs, name, encodeState(l.id, l.end, c, &l.producers, nowMs(), l.o.ProducerExpiry))
+	if err == nil {
+		err = l.disk.syncDir(l.dir)
+	}
+	if err != nil {
+		if !renamed && full(err) {
+			return fmt.Errorf("%w: %w", ErrDiskFull, err)
+		}
+		return l.fail("replace "+name, err)
+	}
+	l.mu.Lock()
+	l.chain = c
+	l.mu.Unlock()
+	return nil
+}
+
+// parseName splits the name of a file of a segment or an offset.
+func parseName(name string) (Offset, string, bool) {
+	i := strings.IndexByte(name, '.')
+	if i != 20 {
+		return 0, "", false
+	}
+	n, err := strconv.ParseInt(name[:i], 10, 64)
+	if err != nil || n < 0 {
+		return 0, "", false
+	}
+	suffix := name[i:]
+	if j := strings.LastIndexByte(suffix, '.'); j > 0 && suffix[j:] == cutSuffix {
+		suffix = cutSuffix
+	}
+	return Offset(n), suffix, true
+}
+
+func (l *Log) producerSnapshot(ctx context.Context, at Offset) ([]byte, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, context.Cause(ctx)
+		}
+		l.mu.Lock()
+		if l.closing {
+			l.mu.Unlock()
+			return nil, ErrClosed
+		}
+		if at < l.local || at > l.end {
+			err := fmt.Errorf("%w: producer snapshot at %d, log is [%d, %d]", ErrOffsetOutOfRange, at, l.local, l.end)
+			l.mu.Unlock()
+			return nil, err
+		}
+		if at == l.end {
+			b := encodeSnapshot(at, &l.producers, nowMs(), l.o.ProducerExpiry)
+			l.mu.Unlock()
+			return b, nil
+		}
+		segs, gen := l.segs, l.gen
+		i := len(segs) - 1
+		for i > 0 && segs[i].base > at {
+			i--
+		}
+		limit := segs[i].size
+		if !segs[i].sealed {
+			limit = l.size
+		}
+		l.mu.Unlock()
+		b, err := l.snapshotFrom(segs, i, limit, at)
+		l.mu.Lock()
+		again := l.gen != gen || errors.Is(err, fs.ErrNotExist) && !slices.Equal(l.segs[max(0, len(l.segs)-len(segs)):], segs)
+		l.mu.Unlock()
+		if !again {
+			return b, err
+		}
+	}
+}
+
+func (l *Log) snapshotFrom(segs []*segment, i int, limit int64, at Offset) ([]byte, error) {
+	producers, err := l.producersAt(segs, i)
+	if err != nil {
+		return nil, err
+	}
+	r, err := l.replay(segs[i], limit, at, producers)
+	if err != nil {
+		return nil, err
+	}
+	if r.end != at {
+		return nil, fmt.Errorf("%w: producer snapshot at %d, which is inside the batch at %d", ErrOffsetOutOfRange, at, r.end)
+	}
+	return encodeSnapshot(at, &r.producers, nowMs(), l.o.ProducerExpiry), nil
+}
