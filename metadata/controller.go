@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cordwood-io/cordwood/log"
 )
@@ -320,6 +321,9 @@ func (c *controller) register(p *plan, now time.Time, r Registration) decision {
 	if r.ID < 0 || r.Directory.IsZero() || r.Incarnation.IsZero() {
 		return decision{err: fmt.Errorf("%w: a registration needs a broker id, a directory and an incarnation", ErrInvalidRequest)}
 	}
+	if err := checkRegistration(r); err != nil {
+		return decision{err: err}
+	}
 	old, existed := p.image.Broker(r.ID)
 	if existed && old.Incarnation == r.Incarnation && old.Directory == r.Directory {
 		return decision{result: old.Epoch} // a retry
@@ -342,6 +346,13 @@ func (c *controller) register(p *plan, now time.Time, r Registration) decision {
 	return decision{result: b.Epoch, after: func(index uint64) {
 		c.sessions[r.ID] = &session{epoch: b.Epoch, deadline: now.Add(c.session), needed: index}
 	}}
+}
+
+func checkRegistration(r Registration) error {
+	if len(r.Addr) > 1000 || len(r.Zone) > 249 || !utf8.ValidString(r.Addr) || !utf8.ValidString(r.Zone) {
+		return fmt.Errorf("%w: address %q or zone %q is too long or no text", ErrInvalidRequest, r.Addr, r.Zone)
+	}
+	return nil
 }
 
 // heartbeat keeps a session alive, unfences a broker that has caught up, records
@@ -598,7 +609,7 @@ func checkSpec(s TopicSpec) error {
 	if !s.Internal && len(s.Name) >= 2 && s.Name[:2] == "__" {
 		return bad("topic name %q is reserved", s.Name)
 	}
-	if len(s.Tenant) > 249 || slices.Contains([]byte(s.Tenant), 0) {
+	if len(s.Tenant) > 249 || slices.Contains([]byte(s.Tenant), 0) || !utf8.ValidString(s.Tenant) {
 		return bad("tenant %q", s.Tenant)
 	}
 	if s.Partitions < 1 || s.Partitions > maxPartitions {

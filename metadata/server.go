@@ -464,6 +464,9 @@ func (s *Server) pulled(ctx context.Context, p *metapb.Pull) (*metapb.Reply, err
 //
 // Source: KIP-631, KIP-903.
 func (s *Server) Register(ctx context.Context, r Registration) (BrokerEpoch, error) {
+	if err := checkRegistration(r); err != nil {
+		return 0, err
+	}
 	res, err := s.call(ctx, "register", s.opt.Session, r)
 	if err != nil {
 		return 0, err

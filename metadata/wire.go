@@ -297,7 +297,7 @@ func resultFromProto(req any, m *metapb.Reply) (any, error) {
 func marshalMessage(m proto.Message) []byte {
 	b, err := proto.Marshal(m)
 	if err != nil {
-		panic(fmt.Sprintf("metadata: encode message: %v", err)) // strings are valid UTF-8, see checkSpec and register
+		panic(fmt.Sprintf("metadata: encode message: %v", err)) // strings are valid UTF-8, see checkSpec and checkRegistration
 	}
 	return b
 }
