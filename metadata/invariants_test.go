@@ -271,7 +271,7 @@ func TestInvariants(t *testing.T) {
 		}
 	})
 	for _, what := range []string{"heartbeat", "restart", "death", "expire", "stop", "new disk", "damage", "controller", "shrink", "grow", "resign", "nonsense"} {
-		if counts[what] < 20 {
+		if counts[what] < 20 && !testing.Short() {
 			t.Errorf("%q happened only %d times", what, counts[what])
 		}
 	}
