@@ -245,8 +245,10 @@ func (l *Log) takeBack(end Offset, err error) error {
 	if l.end == end || l.Err() != nil {
 		return err
 	}
-	if _, terr := l.truncateGated(end); terr != nil {
-		return l.fail("take back a part of an append in "+l.dir, errors.Join(err, terr))
+	// Nobody was told of the part, so a crash may leave it: the truncation need not be
+	// atomic, and so needs none of the room that there isn't.
+	if _, terr := l.truncateGated(end, false); terr != nil {
+		return l.fail("take back a part of an append in "+l.dir, terr)
 	}
 	return err
 }

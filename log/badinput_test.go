@@ -461,3 +461,43 @@ func TestOnRealDisk(t *testing.T) {
 	}
 	mustClose(t, l)
 }
+
+// TestTakeBack fills the disk in the middle of a call that goes over several
+// segments: nothing of it stays, and it can be tried again.
+func TestTakeBack(t *testing.T) {
+	var batches []byte
+	for i := range 40 {
+		batches = append(batches, sequenced(4, 0, int32(i), big(fmt.Sprint(i), 3000))...)
+	}
+	hit := false
+	for room := int64(0); room < 700<<10; room += 24 << 10 {
+		fs := logtest.NewFS(1)
+		l := open(t, fs, log.Options{SegmentBytes: 10 << 10})
+		mustAppend(t, l, "before")
+		fs.SetCapacity(fs.UsedBytes() + room)
+		a, err := l.Write(0, append([]byte(nil), batches...))
+		if err != nil {
+			hit = hit || len(l.Segments()) > 1 || room > 200<<10
+			if !errors.Is(err, log.ErrDiskFull) || l.End() != 1 || l.Err() != nil {
+				t.Fatalf("room %d: got %+v, %v, end %d, %v", room, a, err, l.End(), l.Err())
+			}
+			fs.SetCapacity(-1)
+			a, err = l.Write(0, append([]byte(nil), batches...))
+		}
+		if err != nil || a.Base != 1 || a.End != 41 || a.Duplicate {
+			t.Fatalf("room %d: got %+v, %v", room, a, err)
+		}
+		if _, err := l.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		fs = fs.Crash()
+		l = open(t, fs, log.Options{SegmentBytes: 10 << 10})
+		if got := values(t, l, 0); len(got) != 41 || got[40] != big("39", 3000) {
+			t.Fatalf("room %d: got %d records", room, len(got))
+		}
+		mustClose(t, l)
+	}
+	if !hit {
+		t.Error("the disk was never full between two segments")
+	}
+}

@@ -152,7 +152,7 @@ func (l *Log) readView(v view, from, below Offset, maxBytes int) (*Slice, error)
 		}
 	}
 	want := max(maxBytes, record.HeaderBytes)
-	n := min(v.size-at, int64(want)+slackBytes)
+	n := min(v.size-at, int64(max(want, slackBytes)))
 	for {
 		buf := getBuffer(int(n))
 		l.disk.enter()

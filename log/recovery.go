@@ -57,6 +57,9 @@ func Open(ctx context.Context, dir string, o Options) (*Log, error) {
 	}
 	if err == nil {
 		if err = l.recover(ctx); err != nil {
+			if l.pinned {
+				l.active().h.release()
+			}
 			for _, s := range l.segs {
 				s.h.drop()
 			}

@@ -16,7 +16,7 @@ func (l *Log) truncateTo(ctx context.Context, off Offset) (Offset, error) {
 		return 0, err
 	}
 	defer l.unlockGate()
-	return l.truncateGated(off)
+	return l.truncateGated(off, true)
 }
 
 // A replayed is the state of a segment up to some position.
@@ -93,8 +93,9 @@ func (l *Log) producersAt(segs []*segment, i int) (producerTable, error) {
 	return r.producers, err
 }
 
-// truncateGated is TruncateTo. Requires: gate.
-func (l *Log) truncateGated(off Offset) (Offset, error) {
+// truncateGated is TruncateTo. If not atomic, a crash may leave a part of what was
+// to go, and no room on the disk is needed. Requires: gate.
+func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 	if off < l.local {
 		return 0, fmt.Errorf("%w: truncation to %d, local start is %d", ErrOffsetOutOfRange, off, l.local)
 	}
@@ -145,8 +146,10 @@ func (l *Log) truncateGated(off Offset) (Offset, error) {
 	m := l.meta
 	m.pending, m.pendingTo = changeTruncate, r.end
 	m.floorBase, m.floor = seg.base, min(r.end, max(l.durable, seg.base))
-	if err := l.commit(m); err != nil {
-		return 0, err
+	if atomic {
+		if err := l.commit(m); err != nil {
+			return 0, err
+		}
 	}
 	// Readers see the new end before bytes go.
 	l.mu.Lock()
@@ -177,6 +180,9 @@ func (l *Log) truncateGated(off Offset) (Offset, error) {
 	}
 	if err := l.finishTruncation(active, r.size); err != nil {
 		return 0, l.fail("truncate "+l.dir, err)
+	}
+	if !atomic {
+		return r.end, nil
 	}
 	m.pending, m.pendingTo = changeNone, 0
 	m.floor = r.end
