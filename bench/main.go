@@ -20,7 +20,8 @@ import (
 
 // suites maps the first argument to a package's measurements.
 var suites = map[string]func() ([]Row, error){
-	"quota": benchQuota,
+	"balance": benchBalance,
+	"quota":   benchQuota,
 }
 
 // Row is one measured figure.
