@@ -254,11 +254,15 @@ func (p *Partition) setKnown() {
 func (p *Partition) applied(v View) {
 	m := p.m
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if l := p.lead; l != nil && l.job != nil && l.job.end <= v.LogStart {
+	l := p.lead
+	if l != nil && l.job != nil && l.job.end <= v.LogStart {
 		l.job.cancel(errObsolete)
 	}
 	m.enqueueLocked(taskControl, p)
+	m.mu.Unlock()
+	if l != nil && v.Epoch > l.epoch {
+		_ = p.endLead(l, ErrFenced)
+	}
 }
 
 // Backlog returns what is sealed and committed but not in the store: bytes of

@@ -25,10 +25,37 @@ func open(t *testing.T, dir string, o dirstore.Options) *dirstore.Store {
 	return s
 }
 
+// lazy is the real file system without its syncs: what they are for is tested on
+// the disk in memory, and thousands of them take minutes.
+type lazy struct{ log.OSFS }
+
+type lazyFile struct{ log.File }
+
+func (lazyFile) Sync() error { return nil }
+
+func (l lazy) Create(name string) (log.File, error) {
+	f, err := l.OSFS.Create(name)
+	return lazyFile{f}, err
+}
+
+func (lazy) SyncDir(string) error { return nil }
+
 func TestStoreOnDisk(t *testing.T) {
 	tiertest.TestStore(t, func(t *testing.T) tier.ObjectStore {
-		return open(t, path.Join(t.TempDir(), "a/store"), dirstore.Options{})
+		return open(t, path.Join(t.TempDir(), "a/store"), dirstore.Options{FS: lazy{}})
 	})
+}
+
+func TestDefaultFS(t *testing.T) {
+	dir := path.Join(t.TempDir(), "a/store")
+	s := open(t, dir, dirstore.Options{})
+	if err := s.Put(t.Context(), "a/b/c", strings.NewReader("x"), 1, tier.PutOptions{IfAbsent: true}); err != nil {
+		t.Fatal(err)
+	}
+	again := open(t, dir, dirstore.Options{})
+	if b, err := again.GetRange(t.Context(), "a/b/c", 0, 1); err != nil || string(b) != "x" {
+		t.Errorf("%q, %v", b, err)
+	}
 }
 
 func TestStoreInMemory(t *testing.T) {
@@ -47,7 +74,7 @@ func (l linkless) Link(oldName, newName string) error { return l.err }
 
 func TestStoreWithoutLinks(t *testing.T) {
 	tiertest.TestStore(t, func(t *testing.T) tier.ObjectStore {
-		return open(t, path.Join(t.TempDir(), "store"), dirstore.Options{FS: linkless{log.OSFS{}, syscall.EPERM}})
+		return open(t, path.Join(t.TempDir(), "store"), dirstore.Options{FS: linkless{lazy{}, syscall.EPERM}})
 	})
 }
 
