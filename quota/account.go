@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// meter is one bucket with what is counted about it. Guarded by its shard's mu.
+// meter is one bucket with what is counted about it. Guarded by its shard's mu. It fills a size class of the allocator (80 bytes) exactly: a node
+// may hold hundreds of thousands.
 type meter struct {
 	Bucket
 	quota     *Quota  // that applies, as configured: for a tenant of several nodes the cluster-wide one; nil: none since the last change
@@ -13,10 +14,10 @@ type meter struct {
 	reported  float64 // used when last reported to the coordinator
 	throttled time.Duration
 	unfair    time.Duration // the part of throttled while the tenant was below its quota cluster-wide
-	seen      time.Duration // throttled when last reported
-	refused   int64         // by a gauge or a strict quota
-	refusedAt int64         // refused when last reported
+	refused   uint32        // by a gauge
 	below     bool          // the cluster-wide use of the tenant was below its quota when last heard of
+	owed      bool          // was in debt since the last report
+	turned    bool          // refused something since the last report
 }
 
 // settle is Bucket.settle that also counts the time in debt.
@@ -28,6 +29,7 @@ func (m *meter) settle(now Instant) {
 		}
 		if m.rate >= 0 {
 			m.throttled += debt
+			m.owed = true
 			if m.below {
 				m.unfair += debt
 			}

@@ -161,10 +161,10 @@ func (a *Agent) Reports(now Instant) []Report {
 		add(u, false)
 	}
 	if slices.ContainsFunc(reports, func(r Report) bool { return r.Full }) {
-		for id, s := range a.shares {
-			if !named[id] {
-				// Its limit by now is somewhere between the share and the static split.
-				add(Use{Tenant: id.tenant, Kind: id.kind, Limit: s.limit}, true)
+		for id := range a.shares {
+			if q := a.l.TenantRate(id.tenant, id.kind); q > 0 && !named[id] {
+				limit, _ := a.limit(id, float64(q), now)
+				add(Use{Tenant: id.tenant, Kind: id.kind, Limit: limit}, true)
 			}
 		}
 	}
@@ -187,7 +187,7 @@ func (s *shard) uses(a *Agent, all []Use, period Instant, now Instant) []Use {
 				continue
 			}
 			m.settle(now)
-			u := Use{Tenant: acct.key.Tenant, Kind: kind, Throttled: m.throttled != m.seen || m.refused != m.refusedAt}
+			u := Use{Tenant: acct.key.Tenant, Kind: kind, Throttled: m.owed || m.turned}
 			if kind == Connections {
 				u.Rate = m.used
 				more = more || m.used > 0
@@ -195,7 +195,7 @@ func (s *shard) uses(a *Agent, all []Use, period Instant, now Instant) []Use {
 				u.Rate = max(0, m.used-m.reported) * 1e9 / float64(period)
 				more = more || m.tokens < 0
 			}
-			m.reported, m.seen, m.refusedAt = m.used, m.throttled, m.refused
+			m.reported, m.owed, m.turned = m.used, false, false
 			if u.Rate == 0 && !u.Throttled {
 				continue
 			}

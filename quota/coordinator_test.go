@@ -67,6 +67,13 @@ func TestRule(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	})
+	t.Run("a broker with hardly any use keeps the floor too", func(t *testing.T) {
+		g := newGroup(t, quota.Rule{}, 2, 100)
+		settle(g, 100, []float64{99, 0.001}, no[:2])
+		if got, want := limits(g, 2), []float64{99, 1}; !slices.EqualFunc(got, want, near) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
 	t.Run("max-min under contention", func(t *testing.T) {
 		g := newGroup(t, quota.Rule{}, 4, 100)
 		settle(g, 100, []float64{10, 20, 35, 35}, []bool{false, false, true, true})

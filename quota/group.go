@@ -97,7 +97,7 @@ type member struct {
 	report    uint64  // number of the last report that named the group, for the coordinator
 	throttled uint8   // reports in a row that said so
 	quiet     uint8   // reports in a row without any use
-	lost      bool    // out of reach: it has held, whatever it is told
+	lost      bool    // out of reach, or without a lease and not known to have got one: it counts with held, whatever it is told
 }
 
 // NewGroup returns a group of n brokers that all have the static split of the quota: what a broker uses that was told nothing.
@@ -141,20 +141,23 @@ func (g *Group) Report(broker int, used float64, throttled bool, applied uint64)
 		m.quiet++
 	}
 	if applied >= m.seq {
-		m.held = m.granted
+		m.held, m.lost = m.granted, false
 	}
 }
 
-// Lost tells that a broker is out of reach and may have up to held in force until the owner knows better. Nothing is planned for it.
+// Lost tells that a broker is out of reach and may have up to held in force until the owner knows better. It
+// must be found before its reports count.
 func (g *Group) Lost(broker int, held float64) {
-	g.members[broker] = member{held: held, granted: held, lost: true, seq: g.members[broker].seq, report: g.members[broker].report}
+	m := &g.members[broker]
+	*m = member{held: held, granted: held, lost: true, seq: max(m.seq, g.seq+1), report: m.report}
 }
 
 // Found tells that a broker which has no valid lease is in reach: it has limit in force now, and may get to held before it hears of the next
-// Step. Whatever it was told before doesn't count. Reports go on as usual.
+// Step. Whatever it was told before doesn't count. It is told to keep its limit, and until it confirms that, it counts with held: it may be
+// able to speak but not to hear, and then go to the static split.
 func (g *Group) Found(broker int, limit, held float64) {
 	m := &g.members[broker]
-	m.lost = false
+	m.lost = true
 	m.granted, m.held = limit, max(limit, held)
 	m.seq = g.seq + 1 // to be told at the next Step, and not confirmed by an older one
 }
@@ -172,6 +175,7 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 		switch {
 		case m.lost:
 			avail -= m.held
+			g.use += m.used
 		case m.quiet < quietAfter:
 			g.use += m.used
 			g.parts[active] = max(floor, demand(quota, m.used, m.granted, m.throttled))

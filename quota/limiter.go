@@ -452,7 +452,7 @@ func (l *Limiter) Usage(key Key, kind Kind, now Instant) (Usage, bool) {
 		return Usage{}, false
 	}
 	m.settle(now)
-	return Usage{Rate(m.rate), m.tokens, int64(m.used), m.refused, m.throttled, m.unfair}, true
+	return Usage{Rate(m.rate), m.tokens, int64(m.used), int64(m.refused), m.throttled, m.unfair}, true
 }
 
 // Stats counts what a limiter holds.

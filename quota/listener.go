@@ -34,6 +34,7 @@ func (l *Limiter) Acquire(key Key) (release func(), err error) {
 		if m.rate >= 0 && m.used+1 > m.rate {
 			full = true
 			m.refused++
+			m.turned = true
 			if p.parent == nil && l.agent != nil {
 				s.list(p)
 			}
