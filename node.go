@@ -105,7 +105,7 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	if o, err = o.withDefaults(); err != nil {
 		return nil, err
 	}
-	if err := o.FS.MkdirAll(o.Dir); err != nil {
+	if err := makeDir(o.FS, path.Join(o.Dir, "partitions")); err != nil {
 		return nil, fmt.Errorf("cordwood: make directory %s: %w", o.Dir, err)
 	}
 	lock, err := o.FS.Lock(path.Join(o.Dir, "lock"))

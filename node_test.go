@@ -36,8 +36,10 @@ func batchOf(t testing.TB, from, to int) record.Batch {
 // in order, each once.
 func checkRecords(t testing.TB, topic *cordwood.Topic, partition int32, n int) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	got := 0
-	for r, err := range topic.Records(t.Context(), partition, 0) {
+	for r, err := range topic.Records(ctx, partition, 0) {
 		if err != nil {
 			t.Fatalf("read record %d: %v", got, err)
 		}
@@ -53,8 +55,10 @@ func checkRecords(t testing.TB, topic *cordwood.Topic, partition int32, n int) {
 
 func appendRange(t testing.TB, topic *cordwood.Topic, from, to, size int) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	for ; from < to; from += size {
-		if _, err := topic.Append(t.Context(), 0, batchOf(t, from, min(from+size, to))); err != nil {
+		if _, err := topic.Append(ctx, 0, batchOf(t, from, min(from+size, to))); err != nil {
 			t.Fatalf("append records from %d: %v", from, err)
 		}
 	}
@@ -163,6 +167,11 @@ func waitInSync(t testing.TB, c *cordwoodtest.Cluster, topic string, n int) {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
+			for i := 1; i <= c.Nodes(); i++ {
+				if c.Running(i) {
+					t.Logf("node %d: %+v", i, c.Node(i).Status())
+				}
+			}
 			t.Fatalf("not %d replicas in sync: %v", n, err)
 		}
 	}

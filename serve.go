@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"path"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -344,7 +342,7 @@ func (n *Node) serveOffsets(id log.PartitionID) (Offsets, error) {
 		return Offsets{}, fmt.Errorf("%w: the leader's epoch %d is not committed yet", errRetry, st.LeaderEpoch)
 	}
 	o := Offsets{
-		Start: st.LogStart, LocalStart: st.LocalStart, TierEnd: st.LogStart,
+		Start: p.log.Start(), LocalStart: p.log.LocalStart(), TierEnd: p.log.Start(),
 		HighWatermark: st.HighWatermark, End: st.End,
 		Leader: n.o.ID, LeaderEpoch: st.LeaderEpoch,
 	}
@@ -354,27 +352,4 @@ func (n *Node) serveOffsets(id log.PartitionID) (Offsets, error) {
 		}
 	}
 	return o, nil
-}
-
-// removeTree deletes a folder and what is in it.
-func removeTree(fsys log.FS, name string) error {
-	info, err := fsys.Stat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if info.IsDir {
-		names, err := fsys.List(name)
-		if err != nil {
-			return err
-		}
-		for _, child := range names {
-			if err := removeTree(fsys, path.Join(name, child)); err != nil {
-				return err
-			}
-		}
-	}
-	return fsys.Remove(name)
 }

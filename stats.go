@@ -154,6 +154,8 @@ func (n *Node) replicaStatus(p *partition) ReplicaStatus {
 	}
 	s.Status = p.rep.Status()
 	s.Err = s.Status.Err
+	// The tier moves these without replication's doing.
+	s.LogStart, s.LocalStart = p.log.Start(), p.log.LocalStart()
 	s.Recovery = p.log.Recovery()
 	for _, seg := range p.log.Segments() {
 		s.Segments++
