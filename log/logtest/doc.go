@@ -27,7 +27,18 @@
 // [FS.SetCapacity] fills the disk, [FS.Corrupt] flips bits. [EachCrash] runs a
 // workload with a crash at each of its writes.
 //
-// Everything blocks only on channels and short critical sections, so an FS that is
-// made inside a testing/synctest bubble can be used in it. Times are those of
-// package time. Nothing here starts a goroutine.
+// [EachFault] does the same with each of them failing, and [TestFS] checks another
+// implementation of [log.FS].
+//
+// Operations block only in [FS.Stall] and in hooks, never with a lock held, so an
+// FS can be used inside a testing/synctest bubble; a stall belongs to the bubble
+// that asked for it. Times are those of package time. Nothing here starts a
+// goroutine, but the tests of [TestFS].
+//
+// # Limits
+//
+// A synced sector never rots by itself, only by [FS.Corrupt]. Names survive in the
+// order of their folder's changes, as on journalling file systems, where POSIX
+// promises less. Space is counted in sectors of files alone, and is free as soon as
+// a file has neither name nor handle.
 package logtest

@@ -15,8 +15,8 @@
 //   - Next, Verify, VerifyRecords of an uncompressed batch, and building without
 //     compression into a Builder that was used before, allocate nothing. Records
 //     of an uncompressed batch are not copied.
-//   - A batch that was built passes [Batch.VerifyNew], and gives back the records
-//     that it was built of, times cut to milliseconds.
+//   - A batch that was built passes [Batch.VerifyNew] (given a sound producer), and
+//     gives back the records that it was built of, times cut to milliseconds.
 //
 // # Limits
 //

@@ -190,7 +190,7 @@ func (c *cursor) at(err error) error { return invalid(c.base, "record %d: %w", c
 // end is called when there is no more.
 func (c *cursor) end() error {
 	switch {
-	case c.read < c.count:
+	case c.read != c.count: // below 0 too, in a header that was not verified
 		return errFewer
 	case len(c.b) > 0:
 		return errTrailing

@@ -349,6 +349,7 @@ func TestRecordsOfBadBytes(t *testing.T) {
 		{"two, gap between", one + "\x0c\x00\x00\x08\x01\x01\x00", 2, 9, -1},
 		{"fewer than counted", one, 2, 1, 1},
 		{"none of one", "", 1, 0, 0},
+		{"none of less than none", "", -1, 0, 0},
 		{"more than counted", one + "\x0c\x00\x00\x02\x01\x01\x00", 1, 1, 1},
 		{"offset twice", one + one, 2, 1, 1},
 		{"offset goes back", "\x0c\x00\x00\x02\x01\x01\x00" + one, 2, 1, 1},
