@@ -43,8 +43,11 @@ type core struct {
 	failed            bool // an error of the log that is final
 	lossy             bool // lost records that it had reported durable
 	damaged           bool // lossy, and the log takes no appends until it is reset
-	wasRemoved        bool // lossy, and since then seen outside the in-sync set
-	quarantined       bool
+	// pardoned: lossy, and the leader has said since then that nobody counts on what
+	// this replica holds: its removal from the in-sync set is committed, no proposal
+	// names it, and everything it sent before is void. Only then may it cut.
+	pardoned    bool
+	quarantined bool
 
 	// hw is the high watermark: everything below is committed. Invariant: it falls
 	// only by an allowed cut below it, and localStart <= hw <= end.
@@ -419,14 +422,10 @@ func (c *core) assign(a Assignment, now time.Time) {
 		c.lead.pauseTo, c.lead.pauses = time.Time{}, 0
 	}
 	c.assigned, c.a = true, a
-	if c.lossy {
-		if c.removed() {
-			c.wasRemoved = true
-		} else if c.wasRemoved && !c.damaged {
-			// A leader has seen it caught up again and the controller agreed: there is no
-			// other way back.
-			c.lossy, c.wasRemoved = false, false
-		}
+	if c.lossy && c.pardoned && !c.damaged && !c.removed() {
+		// A leader has seen it caught up again and the controller agreed: there is no
+		// other way back.
+		c.lossy, c.pardoned = false, false
 	}
 	if newer {
 		for id, f := range c.lead.followers {
@@ -492,7 +491,7 @@ func (c *core) decide(now time.Time) {
 
 // fetchFrom tells whom to fetch from; ok is false when from nobody.
 func (c *core) fetchFrom() (leader NodeID, inSync, ok bool) {
-	if c.role != RoleFollower || c.failed || c.quarantined || c.lossy && !c.removed() {
+	if c.role != RoleFollower || c.failed || c.quarantined {
 		return -1, false, false
 	}
 	m, in := hasMember(c.a.ISR, c.self.ID)
@@ -514,7 +513,7 @@ func (c *core) foundLossy(damaged bool, now time.Time) {
 	if c.lossy && (c.damaged || !damaged) {
 		return
 	}
-	c.lossy, c.damaged, c.wasRemoved = true, c.damaged || damaged, c.removed()
+	c.lossy, c.damaged, c.pardoned = true, c.damaged || damaged, false
 	c.emit(effUnhealthy{ErrLossy})
 	c.emit(effFollow{})
 	c.decide(now)

@@ -14,7 +14,7 @@ func (c *core) nextFetch() {
 	if _, _, ok := c.fetchFrom(); !ok || c.follow.busy {
 		return
 	}
-	if c.damaged {
+	if c.damaged && c.pardoned {
 		// The log takes nothing until it is replaced; nothing in it counts any more.
 		c.follow.busy, c.follow.busyCut = true, true
 		c.emit(effReset{Start: 0, LowerHW: true})
@@ -22,12 +22,13 @@ func (c *core) nextFetch() {
 	}
 	c.follow.seq++
 	c.follow.out = fetchRequest{Partition: c.a.Partition, Seq: c.follow.seq, LeaderEpoch: c.epoch, Pos: c.end,
-		LastEpoch: c.chain.last(), Durable: c.durable, LogStart: c.start, HWKnown: c.hw}
+		LastEpoch: c.chain.last(), Durable: c.durable, LogStart: c.start, HWKnown: c.hw,
+		Lossy: c.lossy && !c.pardoned}
 	c.emit(effFetch{c.follow.out})
 }
 
 func (c *core) tellProgress() {
-	if _, _, ok := c.fetchFrom(); !ok || c.follow.out.Seq == 0 {
+	if _, _, ok := c.fetchFrom(); !ok || c.follow.out.Seq == 0 || c.lossy && !c.pardoned {
 		return
 	}
 	c.emit(effProgress{progressEntry{Partition: c.a.Partition, Seq: c.follow.out.Seq, LeaderEpoch: c.epoch, Durable: c.durable}})
@@ -50,6 +51,16 @@ func (c *core) response(a fetchAnswer) {
 	// (KAFKA-14704).
 	switch a.Status {
 	case statusOK:
+		if out.Lossy {
+			c.emit(effRefetch{Pause: true})
+			return
+		}
+	case statusMayCut:
+		if out.Lossy && c.lossy && a.LeaderEpoch == c.epoch {
+			c.pardoned = true
+		}
+		c.emit(effRefetch{})
+		return
 	case statusDiverging:
 		if a.LeaderEpoch != c.epoch {
 			c.emit(effRefetch{Pause: true})
@@ -105,10 +116,10 @@ func (c *core) replicated(ev evReplicated) {
 }
 
 // mayLower: this replica may cut below its own high watermark, since what it holds
-// counts for nobody (lossy, and its removal is committed) or an unclean election
+// counts for nobody (see pardoned) or an unclean election
 // has given up part of the log.
 func (c *core) mayLower() bool {
-	return c.lossy && c.removed() || c.chain.last() < c.a.LastUncleanEpoch
+	return c.lossy && c.pardoned || c.chain.last() < c.a.LastUncleanEpoch
 }
 
 func (c *core) diverged(a fetchAnswer) {

@@ -130,10 +130,23 @@ func (c *core) fetch(from Member, q fetchRequest, now time.Time) fetchAnswer {
 	}
 	f.seq = q.Seq
 	// 3. Has its disk lost what it reported?
+	if q.Lossy {
+		f.verified, f.durable, f.reported = false, -1, -1
+		counted := slices.Contains(c.a.ELR, from.ID)
+		for m := range c.maximal {
+			counted = counted || m.ID == from.ID
+		}
+		if !counted {
+			return refuse(statusMayCut)
+		}
+		f.lossy = true
+		c.review(now)
+		return refuse(statusRetry)
+	}
 	if q.Pos < f.reported {
 		f.verified, f.durable, f.reported = false, -1, q.Pos
 		// Outside the in-sync set it matters only where it may be an eligible leader.
-		if _, in := hasMember(c.a.ISR, from.ID); in || len(c.a.ISR) < c.a.minISR() {
+		if _, in := hasMember(c.a.ISR, from.ID); in || slices.Contains(c.a.ELR, from.ID) {
 			f.lossy = true
 		}
 	}

@@ -381,7 +381,7 @@ func (r *Replica) nextFetch(ctx context.Context, f *fetcher) (fetchRequest, bool
 	}
 	defer r.unuse()
 	r.mu.Lock()
-	mine, damaged := r.fetcher == f, r.core.damaged
+	mine, damaged := r.fetcher == f, r.core.damaged && r.core.pardoned
 	r.mu.Unlock()
 	if !mine {
 		return fetchRequest{}, false

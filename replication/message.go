@@ -28,9 +28,10 @@ import (
 //	    32     4  most payload bytes in the answer
 //	    36     4  n, number of partitions asked about
 //	    40     4  m, number of partitions that left the session
-//	    44  72·n  partitions: topic id 16, index 4, leader epoch 4, last epoch 4,
-//	              most bytes 4, sequence 8, fetch offset 8, durable end 8,
-//	              log start 8, high watermark known 8
+//	    44  76·n  partitions: topic id 16, index 4, leader epoch 4, last epoch 4,
+//	              most bytes 4, flags 4 (bit 0 = lossy), sequence 8,
+//	              fetch offset 8, durable end 8, log start 8,
+//	              high watermark known 8
 //	     …  20·m  partitions that left: topic id 16, index 4
 //	     …     4  CRC32C
 //
@@ -72,7 +73,7 @@ const (
 	messageVersion = 1
 
 	requestHeader  = 44
-	requestEntry   = 72
+	requestEntry   = 76
 	leftEntry      = 20
 	answerHeader   = 24
 	answerEntry    = 92
@@ -115,6 +116,7 @@ const (
 	statusStale            fetchStatus = 10
 	statusStarting         fetchStatus = 11 // not sent: the leader waits for its own epoch-start
 	statusLimit            fetchStatus = 12
+	statusMayCut           fetchStatus = 13
 )
 
 // fetchRequest is one partition of a fetch request.
@@ -124,6 +126,7 @@ type fetchRequest struct {
 	LeaderEpoch log.Epoch
 	LastEpoch   log.Epoch  // of the follower's last batch; -1: its log is empty
 	MaxBytes    int32      // 0: the leader's choice
+	Lossy       bool       // nothing it ever reported counts; it asks for leave to cut
 	Pos         log.Offset // the follower's log end
 	Durable     log.Offset
 	LogStart    log.Offset
@@ -226,6 +229,7 @@ func (m *requestMessage) encode(b []byte) []byte {
 		b = be.AppendUint32(b, uint32(p.LeaderEpoch))
 		b = be.AppendUint32(b, uint32(p.LastEpoch))
 		b = be.AppendUint32(b, uint32(p.MaxBytes))
+		b = be.AppendUint32(b, uint32(flags(p.Lossy)))
 		b = be.AppendUint64(b, p.Seq)
 		b = be.AppendUint64(b, uint64(p.Pos))
 		b = be.AppendUint64(b, uint64(p.Durable))
@@ -343,6 +347,7 @@ func decodeRequest(b []byte) (m requestMessage, err error) {
 		p := &m.Parts[i]
 		p.Partition = r.partition()
 		p.LeaderEpoch, p.LastEpoch, p.MaxBytes = r.epoch(), r.epoch(), int32(r.u32())
+		p.Lossy = r.u32()&1 != 0
 		p.Seq, p.Pos, p.Durable, p.LogStart, p.HWKnown = r.u64(), r.offset(), r.offset(), r.offset(), r.offset()
 	}
 	if left > 0 {
