@@ -90,6 +90,7 @@ type ThrottledError struct {
 	RetryAfter time.Duration
 }
 
+// Error names the wait if there is one.
 func (e *ThrottledError) Error() string {
 	if e.RetryAfter > 0 {
 		return fmt.Sprintf("tier: throttled by the object store, retry after %v", e.RetryAfter)
@@ -104,6 +105,7 @@ type VersionError struct {
 	Version int    // the version or kind found
 }
 
+// Error names the structure and the version.
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("tier: %s of version or kind %d is not known to this release", e.What, e.Version)
 }
@@ -117,6 +119,7 @@ type MissingError struct {
 	Base, End log.Offset // the offsets [Base, End) that can't be read
 }
 
+// Error names partition, object and offsets.
 func (e *MissingError) Error() string {
 	return fmt.Sprintf("tier: partition %v: object %s with offsets [%d, %d) is lost", e.Partition, e.Key, e.Base, e.End)
 }
@@ -132,6 +135,7 @@ type CorruptionError struct {
 	Err    error
 }
 
+// Error names object, place and cause.
 func (e *CorruptionError) Error() string {
 	return fmt.Sprintf("tier: object %s at byte %d: %v", e.Key, e.Offset, e.Err)
 }

@@ -126,6 +126,7 @@ const (
 	CauseAdopted CauseKind = 4 // the log had been trimmed before it was tiered
 )
 
+// String names the kind.
 func (k CauseKind) String() string {
 	switch k {
 	case CauseNone:

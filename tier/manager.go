@@ -631,6 +631,7 @@ func (m *Manager) work(ctx context.Context, k taskKind) {
 		}
 		if k == taskControl {
 			p.lastControl = time.Now()
+			p.kicked.Store(false)
 		}
 		m.mu.Unlock()
 		switch {

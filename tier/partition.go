@@ -23,6 +23,7 @@ type Partition struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
 	known  atomic.Bool
+	kicked atomic.Bool    // a control task is due because of Kick and has not begun
 	wg     sync.WaitGroup // tasks; Add only under Manager.mu while not closed
 
 	// All that follows is guarded by Manager.mu.
@@ -149,6 +150,9 @@ func (p *Partition) Close() {
 // Kick has what can be done be done at once: call it when a segment was sealed or
 // the high watermark moved. It costs next to nothing, and never blocks.
 func (p *Partition) Kick() {
+	if p.kicked.Swap(true) {
+		return // a control task that has not begun yet will see what this is about
+	}
 	m := p.m
 	m.mu.Lock()
 	defer m.mu.Unlock()

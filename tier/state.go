@@ -149,6 +149,7 @@ var verdictNames = [verdicts]string{
 	"refused: gap", "refused: lineage", "refused: live range", "refused: log start", "refused: partition",
 }
 
+// String names the verdict.
 func (v Verdict) String() string {
 	if int(v) < len(verdictNames) {
 		return verdictNames[v]

@@ -30,6 +30,7 @@ const (
 	Present                 // at least one range is
 )
 
+// String names the answer.
 func (p Presence) String() string {
 	switch p {
 	case Unknown:
