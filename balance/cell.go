@@ -107,11 +107,11 @@ type Placement struct {
 	// Full is the load from which a cell takes no more tenants; 0 means [DefaultCellFull].
 	Full float64
 
-	fresh map[TenantID]freshTenant
+	where map[TenantID]CellID
+	fresh map[CellID]map[TenantID]freshTenant
 }
 
 type freshTenant struct {
-	cell CellID
 	load float64
 	at   time.Time
 }
@@ -159,30 +159,37 @@ func (p *Placement) Place(r *rand.Rand, cells []CellState, tenant TenantID, expe
 
 // Reserve notes that a tenant is going to bring load to a cell: one placed by hand, or one that moves.
 func (p *Placement) Reserve(tenant TenantID, cell CellID, expected float64, now time.Time) {
+	p.Cancel(tenant)
 	if p.fresh == nil {
-		p.fresh = map[TenantID]freshTenant{}
+		p.where, p.fresh = map[TenantID]CellID{}, map[CellID]map[TenantID]freshTenant{}
 	}
-	p.fresh[tenant] = freshTenant{cell, max(expected, 0), now}
+	if p.fresh[cell] == nil {
+		p.fresh[cell] = map[TenantID]freshTenant{}
+	}
+	p.where[tenant] = cell
+	p.fresh[cell][tenant] = freshTenant{max(expected, 0), now}
 }
 
 // Cancel forgets what was noted about a tenant.
-func (p *Placement) Cancel(tenant TenantID) { delete(p.fresh, tenant) }
+func (p *Placement) Cancel(tenant TenantID) {
+	if cell, ok := p.where[tenant]; ok {
+		delete(p.fresh[cell], tenant)
+		delete(p.where, tenant)
+	}
+}
 
 // Expected returns the load of a cell with that of the tenants that its report does not contain yet.
 func (p *Placement) Expected(c CellState) float64 {
-	load := c.Load
 	var fresh []float64
-	for id, t := range p.fresh {
-		if t.cell != c.ID {
-			continue
-		}
+	for id, t := range p.fresh[c.ID] {
 		if c.Reported.After(t.at) {
-			delete(p.fresh, id)
-			continue
+			p.Cancel(id)
+		} else if t.load > 0 {
+			fresh = append(fresh, t.load)
 		}
-		fresh = append(fresh, t.load)
 	}
 	slices.Sort(fresh) // the sum must not depend on the order of a map
+	load := c.Load
 	for _, x := range fresh {
 		load += x
 	}

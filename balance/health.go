@@ -70,7 +70,7 @@ const (
 	DefaultHoldOff        = 5 * time.Minute
 	DefaultMaxHoldOff     = 24 * time.Hour
 	DefaultPageAfter      = 10 * time.Minute
-	DefaultMaxLoad        = 0.8
+	DefaultMaxLoad        = 0.95
 	DefaultMinOperations  = 20
 )
 
@@ -86,13 +86,14 @@ const (
 	slowGain    = 0.08
 	quickFloor  = 0.27
 	slowFloor   = 0.12
-	zLimit      = 3.5 // of the spread of this round, and of the floor
-	zHistory    = 6.0 // of the mean spread
+	zLimit      = 3.5  // of the spread of this round, and of the floor
+	zHistory    = 5.75 // of the mean spread
 	historyGain = 1.0 / 360
 	quickRatio  = 1.75 // the least ratio to the median that the quick average calls slow
 	slowRatio   = 1.45
-	confirmAt   = 3  // rounds of evidence, on balance, that confirm
-	clearAfter  = 18 // clean rounds in a row until probation
+	nearlySlow  = 0.6 // of a limit: such a round is no evidence, and does not take any away
+	confirmAt   = 3   // rounds of evidence, on balance, that confirm
+	clearAfter  = 18  // clean rounds in a row until probation
 	minPeers    = 3
 	madToSigma  = 1.4826
 	maxDoubling = 12
@@ -297,6 +298,7 @@ type patient struct {
 	load                    float64
 	leads, sole             int
 	registered, slowNow     bool
+	nearly                  bool // not slow in this round, but not clear of it either
 	logRatio                float64
 	hasRatio, floorExceeded bool
 }
@@ -370,7 +372,7 @@ func (m *Monitor) observe(o *Observation, now time.Time) *patient {
 // compare brings the evidence of slowness up to date for all brokers seen.
 func (m *Monitor) compare(obs []Observation, seen []*patient) {
 	for _, p := range seen {
-		p.logRatio, p.hasRatio, p.floorExceeded, p.slowNow = 0, false, false, false
+		p.logRatio, p.hasRatio, p.floorExceeded, p.slowNow, p.nearly = 0, false, false, false, false
 	}
 	sum := make([]float64, len(obs))
 	count := make([]int, len(obs))
@@ -427,8 +429,9 @@ func (m *Monitor) compare(obs []Observation, seen []*patient) {
 		h.mean += max(historyGain, 1/float64(h.rounds)) * (now - h.mean)
 		limit := max(zLimit*max(now, floor), zHistory*h.mean, math.Log(ratio))
 		for _, p := range seen {
-			if p.hasRatio && p.floorExceeded && get(p)-mid > limit {
-				p.slowNow = true
+			if p.hasRatio && p.floorExceeded {
+				p.slowNow = p.slowNow || get(p)-mid > limit
+				p.nearly = p.nearly || get(p)-mid > nearlySlow*limit
 			}
 		}
 	}
@@ -474,6 +477,9 @@ func (m *Monitor) score(p *patient, now time.Time) {
 		ailment = Slow
 	}
 	if ailment == NoAilment {
+		if p.nearly && p.Score > 0 {
+			return
+		}
 		p.clean++
 		p.Score = max(p.Score-1, 0)
 		return

@@ -342,7 +342,7 @@ func (s *solver) measure() []GoalReport {
 		for b := range int32(len(s.brokers)) {
 			if mean := bd.mean[b] * bd.share[b]; s.part[b] && mean > 0 {
 				r.After = max(r.After, float64(s.v[b][m])/mean)
-				r.Met = r.Met && s.v[b][m] <= bd.upper[b] && s.v[b][m] >= bd.lower[b]
+				r.Met = r.Met && s.v[b][m] <= bd.upper[b] && (s.v[b][m] >= bd.lower[b] || float64(s.v[b][m]) >= bd.least[b]*(2-s.o.High))
 			}
 		}
 		out = append(out, r)
@@ -511,8 +511,8 @@ type source struct {
 }
 
 type candidate struct {
-	score float64
 	x     int64 // amount of the metric when the list was made
+	score float32
 	r     int32
 }
 
@@ -525,6 +525,13 @@ func (s *solver) newTask(goal Goal, m metric, g *cellGroup) *task {
 // most loaded broker above the range first; when there is none, the least loaded below it is filled from
 // the most loaded.
 func (s *solver) pursue(t *task) {
+	defer func() {
+		for _, b := range t.g.members {
+			if src := t.sources[b]; src != nil && src.listed {
+				s.spare = append(s.spare, src.replicas)
+			}
+		}
+	}()
 	share := s.bands[t.m].share
 	fill := func(b int32) float64 { return float64(s.v[b][t.m]) / share[b] }
 	for s.plan.Exhausted == "" && !s.effortSpent(1) {
@@ -550,7 +557,7 @@ func (s *solver) pursue(t *task) {
 			if t.filling == low && low >= 0 {
 				break // one broker is filled at a time, so that candidates passed over stay so
 			}
-			if s.part[b] && !t.deaf[b] && s.v[b][t.m] < t.lower[b] && (t.only == nil || t.only[b]) && (low < 0 || fill(b) < fill(low)) {
+			if s.part[b] && !t.deaf[b] && s.lacks(t, b) && (t.only == nil || t.only[b]) && (low < 0 || fill(b) < fill(low)) {
 				low = b
 			}
 		}
@@ -580,6 +587,14 @@ func (s *solver) pursue(t *task) {
 			t.deaf[low] = true
 		}
 	}
+}
+
+// lacks reports whether a broker is to be filled. The load of a cluster is that of its fullest broker, so to fill
+// one that is merely below the range would cost bytes for little: it is done for new brokers, and for those
+// so far below that they trigger.
+func (s *solver) lacks(t *task, b int32) bool {
+	x := s.v[b][t.m]
+	return x < t.lower[b] && (s.joining[b] || float64(x) < s.bands[t.m].least[b]*(2-s.o.High))
 }
 
 // shed makes one step that takes load from a broker: leadership, else a replica, else a swap.
@@ -622,7 +637,7 @@ func (s *solver) newSource(t *task, from int32) *source {
 			continue
 		}
 		if x := s.leadership(p)[t.m]; x > 0 {
-			src.leaders = append(src.leaders, candidate{float64(x), x, r})
+			src.leaders = append(src.leaders, candidate{x, float32(x), r})
 		}
 	}
 	slices.SortFunc(src.leaders, better)
@@ -635,17 +650,31 @@ func (s *solver) sourceReplicas(t *task, from int32, src *source) {
 		return
 	}
 	src.listed = true
-	src.replicas = make([]candidate, 0, s.held[from])
+	src.replicas = s.buffer(int(s.held[from]))
 	for _, r := range s.lists[from] {
 		if !s.givable(t, from, r) {
 			continue
 		}
 		if x := s.amount(r, t.m); x > 0 {
-			src.replicas = append(src.replicas, candidate{float64(x) / (float64(s.rl[r][Disk]) + s.moveCost + 1), x, r})
+			src.replicas = append(src.replicas, candidate{x, float32(float64(x) / (float64(s.rl[r][Disk]) + s.moveCost + 1)), r})
 		}
 	}
 	s.work += int64(len(src.replicas))
 	slices.SortFunc(src.replicas, better)
+}
+
+// buffer returns an empty list from those that earlier tasks gave back: a plan would else leave a heap full of garbage
+// behind, several times the size of the model.
+func (s *solver) buffer(n int) []candidate {
+	for i := len(s.spare) - 1; i >= 0; i-- {
+		if cap(s.spare[i]) >= n {
+			b := s.spare[i]
+			s.spare[i] = s.spare[len(s.spare)-1]
+			s.spare = s.spare[:len(s.spare)-1]
+			return b[:0]
+		}
+	}
+	return make([]candidate, 0, n+n/8)
 }
 
 // givable reports whether the task may take replica r, or its leadership, from a broker.
@@ -656,6 +685,9 @@ func (s *solver) givable(t *task, from, r int32) bool {
 
 func better(a, b candidate) int {
 	if c := cmp.Compare(b.score, a.score); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(b.x, a.x); c != 0 {
 		return c
 	}
 	return cmp.Compare(a.r, b.r)

@@ -91,6 +91,8 @@ type solver struct {
 	startB []int32 // rb and lead at the start, to find the net moves
 	startL []int32
 	log    []action
+	spare  [][]candidate // lists to use again
+	flat   []int32       // behind lists
 	nswap  int
 
 	diskLeads      bool // leading costs disk somewhere
@@ -446,7 +448,10 @@ func (s *solver) count() {
 		n[b]++
 	}
 	copy(s.held, n)
-	flat := make([]int32, len(s.rb))
+	if s.flat == nil {
+		s.flat = make([]int32, len(s.rb))
+	}
+	flat := s.flat
 	for b, k := range n {
 		s.lists[b], flat = flat[0:0:k], flat[k:]
 	}
@@ -469,7 +474,7 @@ func (s *solver) count() {
 	}
 	s.moveCost = float64(s.o.MoveCostBytes)
 	if s.moveCost == 0 && len(s.rb) > 0 {
-		s.moveCost = float64(s.total[Disk]) / float64(len(s.rb)) / 2
+		s.moveCost = float64(s.total[Disk]) / float64(len(s.rb)) / 16
 	}
 }
 
