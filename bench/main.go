@@ -26,13 +26,13 @@ var suites = map[string]func() ([]Row, error){
 
 // Row is one measured figure.
 type Row struct {
-	Figure string             `json:"figure"`          // what was measured, as key=value where it has parameters
-	Unit   string             `json:"unit"`            // of Ours, Raw and Peers
-	Ours   float64            `json:"ours"`            // median of our samples
-	Raw    float64            `json:"raw,omitempty"`   // median of the same work done without us
-	Ratio  float64            `json:"ratio,omitempty"` // Ours/Raw, or ours over the first peer where there is no Raw
-	Spread float64            `json:"spread"`          // (max-min)/median of our samples
-	Peers  map[string]float64 `json:"peers,omitempty"` // medians of peers
+	Figure string             `json:"figure"` // what was measured, as key=value where it has parameters
+	Unit   string             `json:"unit"`   // of Ours, Raw and Peers
+	Ours   float64            `json:"ours"`   // median of our samples
+	Raw    float64            `json:"raw"`    // median of the same work done without us
+	Ratio  float64            `json:"ratio"`  // Ours/Raw, or ours over the first peer where there is no Raw
+	Spread float64            `json:"spread"` // (max-min)/median of our samples
+	Peers  map[string]float64 `json:"peers"`  // medians of peers
 }
 
 func main() {

@@ -231,7 +231,7 @@ func (a *Agent) Apply(g Grant, now Instant) {
 	s.applied, s.expires = g.Seq, max(s.expires, expires)
 	var touched []groupID
 	for _, share := range g.Shares {
-		if !(share.Limit >= 0) || math.IsInf(share.Limit, 0) || !share.Kind.valid() {
+		if !finite(share.Limit) || !finite(share.Use) || !share.Kind.valid() {
 			continue // from a broken coordinator
 		}
 		if c, _ := CoordinatorFor(share.Tenant, a.members.Coordinators); c != g.From {

@@ -223,6 +223,9 @@ func (c *Coordinator) Report(r Report, now Instant) {
 	p.at, p.reportAt, p.applied = now, r.At, r.Applied
 
 	for _, u := range r.Uses {
+		if !finite(u.Rate) || !finite(u.Limit) || !u.Kind.valid() {
+			continue // from a broken broker; as if it used nothing
+		}
 		g := c.group(groupID{u.Tenant, u.Kind})
 		if g == nil {
 			continue
@@ -243,6 +246,9 @@ func (c *Coordinator) Report(r Report, now Instant) {
 		g.Report(i, 0, false, r.Applied)
 	}
 }
+
+// finite reports whether v is a rate.
+func finite(v float64) bool { return v >= 0 && v <= 1e18 }
 
 // found takes in that a broker has no valid lease and what it has in force. It is on its way to the static split, and, unless it was out of reach
 // so long that it can't obey that any more, may yet get what it was told before.

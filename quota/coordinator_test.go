@@ -137,6 +137,33 @@ func TestRule(t *testing.T) {
 			t.Errorf("limit of broker 1 is %v, want a raise", l)
 		}
 	})
+	t.Run("a lowered quota", func(t *testing.T) {
+		g := newGroup(t, quota.Rule{}, 2, 100)
+		settle(g, 100, []float64{40, 40}, no[:2])
+		g.Report(0, 40, true, 12)
+		g.Report(1, 40, true, 12)
+		g.Step(60, 13, false)
+		if got, want := limits(g, 2), []float64{30, 30}; !slices.EqualFunc(got, want, near) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		// Nobody has confirmed the cuts, and the traffic moves: what broker 0 is still counted with is no longer there to be given.
+		for seq := uint64(14); seq < 20; seq++ {
+			g.Report(0, 40, true, 12)
+			g.Report(1, 1, false, 12)
+			g.Step(60, seq, false)
+			if l, _ := g.Limit(0); l > 30 {
+				t.Fatalf("limit of broker 0 raised to %v while %v is held of 60", l, g.Held())
+			}
+		}
+		for seq := uint64(20); seq < 24; seq++ {
+			g.Report(0, 40, true, seq-1)
+			g.Report(1, 1, false, seq-1)
+			g.Step(60, seq, false)
+		}
+		if l, _ := g.Limit(0); l < 50 || g.Held() > 60+1e-9 {
+			t.Errorf("limit of broker 0 is %v at last, held %v; want most of 60", l, g.Held())
+		}
+	})
 	t.Run("learning raises nothing", func(t *testing.T) {
 		g := newGroup(t, quota.Rule{}, 2, 100)
 		for seq := uint64(1); seq < 20; seq++ {
@@ -351,6 +378,16 @@ func TestCoordinatorIgnores(t *testing.T) {
 	if _, use, ok := c.Quota("a", quota.Ingress); !ok || use != 60 {
 		t.Errorf("use %v, %v; want 60: an overtaken report counts for nothing", use, ok)
 	}
+	for i, bad := range []float64{math.NaN(), math.Inf(1), -1} {
+		c.Report(quota.Report{From: 1, To: 1, Term: 2, Seq: uint64(6 + i), Full: true,
+			Uses: []quota.Use{{Tenant: "a", Kind: quota.Ingress, Rate: bad, Limit: 50}, {Tenant: "b", Kind: quota.Ingress, Limit: bad}, {Tenant: "c", Kind: 99}}}, 0)
+		c.Step(0)
+		if held, use, ok := c.Quota("a", quota.Ingress); !ok || use != 0 || !(held[1] <= 50) {
+			t.Errorf("after a rate of %v: use %v, limits %v", bad, use, held)
+		}
+	}
+	good.Seq, good.Uses = 10, use
+	c.Report(good, 0)
 	c.SetMembers(quota.Members{Term: 2}, 0) // not newer
 	if grants := c.Step(0); len(grants) != 1 || len(grants[0].Shares) != 1 {
 		t.Errorf("grants %+v, want one share for broker 1", grants)

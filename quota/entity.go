@@ -80,17 +80,6 @@ func (e Entity) String() string {
 	return b.String()
 }
 
-// level is where in the chain the entity's buckets are charged: 0 tenant, 1 principal, 2 client.
-func (e Entity) level() int {
-	switch {
-	case !e.Client.IsAbsent():
-		return 2
-	case !e.Principal.IsAbsent():
-		return 1
-	}
-	return 0
-}
-
 func (e Entity) validate() error {
 	if e.Tenant.IsAbsent() {
 		return errors.New("no tenant")

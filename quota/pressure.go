@@ -2,6 +2,7 @@ package quota
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -105,9 +106,7 @@ func (b *Backpressure) State() Pressure {
 	defer b.mu.Unlock()
 	p := b.state
 	p.Factor = make(map[Kind]float64, len(b.state.Factor))
-	for k, f := range b.state.Factor {
-		p.Factor[k] = f
-	}
+	maps.Copy(p.Factor, b.state.Factor)
 	return p
 }
 

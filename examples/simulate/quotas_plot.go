@@ -43,8 +43,8 @@ func lines(title, subtitle string, names, labels []string, values [][]float64) c
 	opt.LineStrokeWidth = 2.5
 	opt.XAxis.Labels = labels
 	opt.XAxis.LabelCount = len(labels)
-	opt.XAxis.BoundaryGap = charts.Ptr(false)
-	opt.YAxis = []charts.YAxisOption{{Min: charts.Ptr(0.0), Max: charts.Ptr(100.0), LabelCount: 6,
+	opt.XAxis.BoundaryGap = new(false)
+	opt.YAxis = []charts.YAxisOption{{Min: new(0.0), Max: new(100.0), LabelCount: 6,
 		ValueFormatter: func(v float64) string { return fmt.Sprintf("%.0f %%", v) }}}
 	return opt
 }
