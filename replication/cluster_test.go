@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -101,7 +101,7 @@ func (c *cluster) start(id replication.NodeID) {
 		c.t.Fatal(err)
 	}
 	n.logs = map[log.PartitionID]*log.Log{}
-	for p := range c.a {
+	for p := range c.partitions() {
 		dir := "/" + p.String()
 		l, err := log.Open(context.Background(), dir, log.Options{Disk: disk, Partition: p, SegmentBytes: n.seg})
 		if err != nil {
@@ -178,14 +178,22 @@ func (c *cluster) tell() {
 	c.mu.Unlock()
 	for _, m := range ms {
 		for _, a := range as {
-			m.Get(a.Partition).Apply(a)
+			if r := m.Get(a.Partition); r != nil {
+				r.Apply(a)
+			}
 		}
 	}
 }
 
+func (c *cluster) partitions() map[log.PartitionID]replication.Assignment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.a)
+}
+
 // without takes a node out of all sets and leaderships; the next in sync leads.
 func (c *cluster) without(id replication.NodeID) {
-	for p := range c.a {
+	for p := range c.partitions() {
 		c.change(p, func(a *replication.Assignment) {
 			var isr []replication.Member
 			for _, m := range a.ISR {
@@ -265,8 +273,17 @@ func (n *node) Progress(to replication.NodeID, message []byte) {
 	}
 }
 
+func (c *cluster) assignment(p log.PartitionID) replication.Assignment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.a[p]
+}
+
 func (c *cluster) replica(id replication.NodeID) *replication.Replica {
-	return c.nodes[id].m.Get(partition)
+	c.mu.Lock()
+	m := c.nodes[id].m
+	c.mu.Unlock()
+	return m.Get(partition)
 }
 
 func batch(t testing.TB, values ...string) []byte {
@@ -365,8 +382,13 @@ func TestFailover(t *testing.T) {
 					v := fmt.Sprintf("%d-%d", w, i)
 					for {
 						mu.Lock()
-						r := c.replica(leader)
+						id := leader
 						mu.Unlock()
+						r := c.replica(id)
+						if r == nil {
+							time.Sleep(time.Millisecond)
+							continue
+						}
 						_, err := r.Append(t.Context(), batch(t, v), replication.AcksAll)
 						if err == nil {
 							mu.Lock()
@@ -383,18 +405,17 @@ func TestFailover(t *testing.T) {
 			})
 		}
 		time.Sleep(5 * time.Millisecond)
-		for _, next := range []replication.NodeID{2, 3, 1} {
+		for range 3 {
 			c.stop(leader, true)
 			c.without(leader)
 			mu.Lock()
 			dead := leader
-			leader = c.a[partition].Leader.ID
+			leader = c.assignment(partition).Leader.ID
 			mu.Unlock()
-			_ = next
 			time.Sleep(5 * time.Millisecond)
 			c.start(dead)
 			time.Sleep(100 * time.Millisecond)
-			if n := len(c.a[partition].ISR); n != 3 {
+			if n := len(c.assignment(partition).ISR); n != 3 {
 				t.Fatalf("ISR has %d members: %+v", n, c.replica(leader).Status())
 			}
 		}
@@ -420,5 +441,3 @@ func TestFailover(t *testing.T) {
 		}
 	})
 }
-
-var _ = rand.N[int]
