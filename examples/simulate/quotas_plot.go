@@ -79,7 +79,7 @@ func tenantsChart(summaries map[string][]summary) charts.LineChartOption {
 	}
 	add("lazy, load 0.9", summaries["90"][len(policies)-1])
 	fleet := summaries["fleet"]
-	opt := lines("Tenants (%) by their minutes of unfair throttling in a week, at most",
+	opt := lines("Tenants with at most so many minutes of unfair throttling a week",
 		fmt.Sprintf("24 brokers, objective 5.04 min. In a fleet of mostly quiet tenants %.2f %% (static) and %.2f %% (lazy) meet it.",
 			100*fleet[0].slo, 100*fleet[len(fleet)-1].slo),
 		names, labels, values)
