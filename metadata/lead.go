@@ -61,19 +61,22 @@ func (s *Server) submit(ctx context.Context, ask any) (any, error) {
 // active once it has applied an entry of its own term: before, it may not know
 // what earlier controllers have decided.
 func (s *Server) leadLoop(ctx context.Context) error {
+	// After a round that failed the next term of office waits a tick: what it
+	// would propose of its own accord might be refused again at once.
+	var rest <-chan time.Time
 	for ctx.Err() == nil {
 		st, moved := s.leaderNow()
 		im, published := s.imageNow()
-		if st.leads && im.term == st.term {
-			err := s.lead(ctx, st.term)
+		if st.leads && im.term == st.term && rest == nil {
+			s.lead(ctx, st.term)
 			s.setActive(0)
-			if err != nil {
-				return err
-			}
+			rest = time.After(s.opt.Tick)
 			continue
 		}
 		select {
 		case <-ctx.Done():
+		case <-rest:
+			rest = nil
 		case <-moved:
 		case <-published:
 		case r := <-s.work:
@@ -98,8 +101,10 @@ func (s *Server) stillLeads(term uint64) (bool, <-chan struct{}) {
 
 // lead is the controller of one term. It answers requests in rounds: decides all
 // that wait, proposes the records as one entry, and waits until that is applied
-// before the next round. It returns when the term is over.
-func (s *Server) lead(ctx context.Context, term uint64) error {
+// before the next round. It returns when the term is over, and when a round has
+// failed: what the round has left in the soft state may be wrong then, and a new
+// term of office begins with a fresh one.
+func (s *Server) lead(ctx context.Context, term uint64) {
 	c := newController(s.opt, newTopicID)
 	c.activate(s.Image(), time.Now())
 	s.setActive(term)
@@ -111,12 +116,12 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 		leads, moved := s.stillLeads(term)
 		if !leads {
 			refuse(waiting, ErrNotController)
-			return nil
+			return
 		}
 		if len(waiting) == 0 {
 			select {
 			case <-ctx.Done():
-				return nil
+				return
 			case <-moved:
 				continue
 			case <-timer.C:
@@ -156,15 +161,8 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 		}
 		if err != nil {
 			refuse(round, err)
-			if ok, _ := s.stillLeads(term); ok && ctx.Err() == nil {
-				// Nothing is lost but this round's soft state; a fresh term of office
-				// begins with a fresh state.
-				refuse(waiting, ErrNotController)
-				s.opt.Logger.Info("metadata: round failed", "term", term, "error", err)
-			} else {
-				refuse(waiting, ErrNotController)
-			}
-			return nil
+			refuse(waiting, ErrNotController)
+			return
 		}
 		for i, r := range round {
 			if after := decisions[i].after; after != nil {
