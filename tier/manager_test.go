@@ -799,3 +799,53 @@ func TestOptionErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestReplicaStaysBelowItsHighWatermark: what a replica has not committed yet is
+// neither dropped nor trimmed there, whatever the state says.
+func TestReplicaStaysBelowItsHighWatermark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPair(t)
+		w.lead(0, 1)
+		for range 100 {
+			from := w.logs[0].End()
+			if _, err := w.logs[0].AppendRecords(t.Context(), log.Record{Value: value(int(from))}); err != nil {
+				t.Fatal(err)
+			}
+			s, err := w.logs[0].Read(t.Context(), from, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.logs[1].AppendReplicated(s.Bytes()); err != nil {
+				t.Fatal(err)
+			}
+			s.Release()
+		}
+		w.hw[0].Store(100)
+		w.hw[1].Store(30)
+		w.parts[0].Kick()
+		settle()
+		if v := w.parts[1].View(); v.TierEnd < 60 {
+			t.Fatalf("tier end %d", v.TierEnd)
+		}
+		if s := w.logs[1].LocalStart(); s > 30 || s == 0 {
+			t.Errorf("local start %d at a high watermark of 30", s)
+		}
+		if err := w.parts[0].TrimTo(t.Context(), 50, ""); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		if s := w.logs[1].Start(); s > 30 {
+			t.Errorf("log start %d at a high watermark of 30", s)
+		}
+		w.hw[1].Store(100)
+		w.parts[1].Kick()
+		settle()
+		if s := w.logs[1].Start(); s != 50 {
+			t.Errorf("log start %d when the high watermark has passed it", s)
+		}
+		if s, want := w.logs[1].LocalStart(), w.parts[1].View().TierEnd; s != want {
+			t.Errorf("local start %d when the high watermark has passed the tier end %d", s, want)
+		}
+		w.close(t)
+	})
+}
