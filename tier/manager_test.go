@@ -849,3 +849,29 @@ func TestReplicaStaysBelowItsHighWatermark(t *testing.T) {
 		w.close(t)
 	})
 }
+
+// TestLogStartPassesAReader: a read that was under way when the log start passed it
+// gets no records, also if they still came from the store.
+func TestLogStartPassesAReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, tier.Options{})
+		r.fill(200)
+		settle()
+		r.store.SetFault(func(op tiertest.Op) tiertest.Fault {
+			return tiertest.Fault{Delay: time.Duration(boolInt(op.Kind == "get")) * time.Second}
+		})
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.tier.Partition().Read(t.Context(), 3, 1)
+			done <- err
+		}()
+		time.Sleep(500 * time.Millisecond)
+		if err := r.tier.TrimTo(t.Context(), 5); err != nil { // the object stays
+			t.Fatal(err)
+		}
+		if err := <-done; !errors.Is(err, log.ErrOffsetOutOfRange) {
+			t.Errorf("read that the log start passed: %v", err)
+		}
+		r.close()
+	})
+}
