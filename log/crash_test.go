@@ -19,6 +19,7 @@ type world struct {
 	vals           map[log.Offset]entry
 	start, local   log.Offset
 	acked, written log.Offset
+	stated         log.Offset          // what the disk must state durable: acked before the last group
 	bounds         map[log.Offset]bool // batch ends
 	epochs         []log.EpochStart
 	produced       []produced
@@ -69,7 +70,7 @@ func (w *world) cut(off log.Offset) {
 	for off > 0 && !w.bounds[off] {
 		off--
 	}
-	w.written, w.acked = off, off
+	w.written, w.acked, w.stated = off, off, min(w.stated, off)
 	maps.DeleteFunc(w.vals, func(o log.Offset, _ entry) bool { return o >= off })
 	maps.DeleteFunc(w.bounds, func(o log.Offset, _ bool) bool { return o > off })
 	w.epochs = slices.DeleteFunc(w.epochs, func(e log.EpochStart) bool { return e.Start >= off })
@@ -175,6 +176,9 @@ func (f *life) step(change func(w *world), call func() error) {
 		change(f.then)
 		err := call()
 		if err == nil {
+			if f.then.acked > f.w.acked {
+				f.then.stated = f.w.acked
+			}
 			f.w, f.then = f.then, nil
 			return
 		}
@@ -345,6 +349,14 @@ func (f *life) verify(after *logtest.FS) {
 		t.Errorf("recovery: %+v %v", r, r.Corruption)
 		return
 	}
+	stated := f.w.stated
+	if f.then != nil {
+		stated = min(stated, f.then.stated)
+	}
+	if d := l.Recovery().DurableEnd; d < stated {
+		t.Errorf("the disk states durable end %d, want at least %d: damage would pass for a torn tail", d, stated)
+		return
+	}
 	w := f.w
 	err = w.matches(l)
 	if err != nil && f.then != nil {
@@ -439,7 +451,7 @@ func script(t testing.TB, fs *logtest.FS, scale int) *life {
 	if !f.dead {
 		epochs := []log.EpochStart{{Epoch: 2, Start: 10}, {Epoch: 8, Start: 900}}
 		f.step(func(w *world) {
-			w.local, w.written, w.acked = 1000, 1000, 1000
+			w.local, w.written, w.acked, w.stated = 1000, 1000, 1000, 0
 			w.bounds = map[log.Offset]bool{1000: true}
 			w.epochs = slices.Clone(epochs)
 			w.produced = nil

@@ -76,9 +76,11 @@ type Options struct {
 }
 
 // Hooks are functions that a [Log] calls on its events. Each may be nil. They are
-// called without locks held, from the goroutine that caused the event, and must
-// not block or close the log. Calls of different goroutines may overtake each
-// other: an argument may be lower than that of an earlier call.
+// called from the goroutine that caused the event, which may be in the middle of a
+// change: a hook must not block, and of the log it may call only what asks (End,
+// DurableEnd, Segments, Err and the like), not what reads, writes, syncs, changes or
+// closes. Calls of different goroutines may overtake each other: an argument may be
+// lower than that of an earlier call.
 type Hooks struct {
 	Appended func(end Offset) // End has moved up to end
 	Durable  func(end Offset) // DurableEnd has moved up to end

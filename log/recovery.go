@@ -489,7 +489,7 @@ func (l *Log) openSealed(s *segment, replay bool) error {
 	payload, err := readSide(l.fs, s.path(sealSuffix), sealMagic, sealVersion)
 	if err == nil {
 		seal, err = decodeSeal(payload)
-		if err == nil && (seal.id != l.id || seal.info.base != s.base || seal.info.end != s.end || seal.info.size != s.size) {
+		if err == nil && (seal.id != l.id || seal.info.base != s.base || seal.info.end != s.end || seal.info.size > s.size) {
 			err = errDamaged
 		}
 	}
@@ -497,13 +497,13 @@ func (l *Log) openSealed(s *segment, replay bool) error {
 	if err := sideError(err); err != nil {
 		return err
 	}
-	if sealed && !replay {
+	if sealed && !replay && seal.info.size == s.size {
 		s.segmentInfo = seal.info
 		return nil
 	}
-	r := scan{seg: s, limit: fi.Size, durable: s.end, durablePos: fi.Size, epoch: -1, chain: l.chain, producers: &l.producers, note: replay}
+	r := scan{seg: s, limit: fi.Size, durable: s.end, sealed: true, durablePos: -1, epoch: -1, chain: l.chain, producers: &l.producers, note: replay}
 	if sealed {
-		r.sum, r.checkSum = seal.headers[len(seal.headers)-1], true
+		r.durablePos, r.sum, r.checkSum = seal.info.size, seal.headers[len(seal.headers)-1], true
 	}
 	if err := l.scan(&r); err != nil {
 		return err
@@ -513,17 +513,39 @@ func (l *Log) openSealed(s *segment, replay bool) error {
 	}
 	s.sealedMs = fi.ModTime.UnixMilli()
 	s.maxTimestamp, s.maxAt = r.x.maxTimestamp, r.x.maxAt
-	if r.end != s.end && len(s.damage) == 0 {
-		s.end = r.end // a gap, reported as such
-		return nil
-	}
 	if sealed {
 		s.sealedMs = seal.info.sealedMs
 	}
-	if len(s.damage) == 0 {
-		l.remakeHelpers(s, &r, replay)
+	if len(s.damage) > 0 {
+		return nil
 	}
+	if r.at < s.size {
+		// The machine died between the roll and the cut.
+		if err := l.cutSpace(s, r.at); err != nil {
+			return fmt.Errorf("cut %s: %w", s.h.name, err)
+		}
+		s.size = r.at
+	}
+	l.remakeHelpers(s, &r, replay)
 	return nil
+}
+
+// cutSpace cuts preallocated space and slots behind the batches of a sealed
+// segment. Anything else there stays; it is behind the segment's end.
+func (l *Log) cutSpace(s *segment, at int64) error {
+	f, err := s.h.acquire()
+	if err != nil {
+		return err
+	}
+	defer s.h.release()
+	keep, err := l.lastByte(f, at, s.size)
+	if err != nil || keep > at {
+		return err
+	}
+	if err := f.Truncate(at); err != nil {
+		return err
+	}
+	return l.disk.syncFile(f)
 }
 
 // remakeHelpers writes the files beside a sealed segment again. They can be done

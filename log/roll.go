@@ -35,8 +35,9 @@ const nextSuffix = ".next" // of a segment file that has not got its name yet
 //  1. all batches are durable,
 //  2. the next file exists under another name, with room for batches,
 //  3. indexes, seal and state are written (not synced: they can be made again),
-//  4. the sealed file is cut to its length and synced,
-//  5. the next file gets its name, and the folder is synced.
+//  4. the next file gets its name, and the folder is synced,
+//  5. the sealed file is cut to its length, slots and all. Before 4 that would take
+//     the known durable end away; after it, that is the end of the segment.
 //
 // Up to 3 a full disk leaves everything as it was. Requires: gate.
 func (l *Log) rollGated() error {
@@ -73,19 +74,8 @@ func (l *Log) rollGated() error {
 		}
 		return l.fail("seal "+seg.h.name, err)
 	}
-	f, err := seg.h.acquire()
-	if err == nil {
-		l.disk.enter()
-		err = f.Truncate(l.size)
-		l.disk.leave()
-		if err == nil {
-			err = l.disk.syncFile(f)
-		}
-		seg.h.release()
-	}
-	if err == nil {
-		err = l.fs.Rename(temp, next.h.name)
-	}
+	size := l.size
+	err = l.fs.Rename(temp, next.h.name)
 	if err == nil {
 		err = l.disk.syncDir(l.dir)
 	}
@@ -104,6 +94,7 @@ func (l *Log) rollGated() error {
 	l.counts.Rolls++
 	public := seg.public(info)
 	l.helpers = append(l.helpers, l.helperNames(seg, info.end)...)
+	l.helpers = append(l.helpers, seg.h.name)
 	queue := l.laterLocked()
 	l.mu.Unlock()
 	if queue {
@@ -111,7 +102,22 @@ func (l *Log) rollGated() error {
 	}
 	next.h.release()
 	l.rolled = append(l.rolled, public)
+	if err := l.cutTo(seg, size); err != nil {
+		return l.fail("cut "+seg.h.name, err)
+	}
 	return nil
+}
+
+// cutTo cuts a segment file; not synced.
+func (l *Log) cutTo(seg *segment, size int64) error {
+	f, err := seg.h.acquire()
+	if err != nil {
+		return err
+	}
+	defer seg.h.release()
+	l.disk.enter()
+	defer l.disk.leave()
+	return f.Truncate(size)
 }
 
 // freshActiveLocked sets the state of an active segment that has no batches.
@@ -220,16 +226,14 @@ func (l *Log) closeClean() error {
 		}
 	}
 	if err == nil {
-		var f File
-		if f, err = seg.h.acquire(); err == nil {
-			l.disk.enter()
-			err = f.Truncate(l.size)
-			l.disk.leave()
-			if err == nil {
-				err = l.disk.syncFile(f)
-			}
-			seg.h.release()
-		}
+		// From here on the seal states the durable end in place of the slots.
+		err = l.disk.syncDir(l.dir)
+	}
+	if err == nil {
+		err = l.cutTo(seg, l.size)
+	}
+	if err == nil {
+		err = l.disk.syncName(seg.h.name)
 	}
 	if err == nil {
 		err = l.dropOldStates()

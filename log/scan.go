@@ -19,6 +19,7 @@ type scan struct {
 	groupEnd   Offset // where the group behind them ends, 0 if unknown
 	groupSum   uint32 // over all headers below it
 	note       bool   // batches change chain and producers
+	sealed     bool   // nothing is expected behind durable
 
 	chain     epochChain
 	producers *producerTable
@@ -72,6 +73,9 @@ func (l *Log) scan(r *scan) error {
 				// Every batch is whole and they follow each other: what is left is an epoch.
 				r.seg.damage = append(r.seg.damage, damage{from: r.seg.base, to: r.durable, position: 0, resume: sc.at, err: errEpoch})
 			}
+		}
+		if r.sealed && r.end >= r.durable {
+			return nil
 		}
 		if r.groupEnd > r.durable && r.end == r.groupEnd && len(r.seg.damage) == 0 && r.x.headerSum != r.groupSum {
 			r.seg.damage = append(r.seg.damage, damage{from: r.durable, to: r.end, position: max(0, r.durablePos), resume: sc.at, err: errEpoch})
@@ -199,6 +203,9 @@ func (l *Log) openActive(floor Offset) error {
 	}
 	l.writes++
 	if l.alloc == 0 && l.size > 0 {
+		if err := l.keepFloor(); err != nil {
+			return err
+		}
 		if err := l.grow(f, l.size); err != nil && !errors.Is(err, ErrDiskFull) {
 			return err
 		}
@@ -210,25 +217,29 @@ func (l *Log) openActive(floor Offset) error {
 	return nil
 }
 
+// keepFloor puts the known durable end into the meta file, before a change of the
+// active file's size takes away what states it. A full disk must not keep the log
+// closed.
+func (l *Log) keepFloor() error {
+	m := l.meta
+	base, floor := l.active().base, l.recovery.DurableEnd
+	if floor <= base || m.floorBase == base && m.floor >= floor {
+		return nil
+	}
+	m.floorBase, m.floor = base, floor
+	if err := l.commitOpen(m); err != nil && !full(err) {
+		return fmt.Errorf("replace %s in %s: %w", metaName, l.dir, err)
+	}
+	return nil
+}
+
 // cutTail removes what stands behind the last whole batch: nothing if that is only
 // preallocated space, whose slots it then returns the position of.
 func (l *Log) cutTail(f File, size int64) (int64, error) {
 	seg := l.active()
-	var tail []byte // from l.size to the last byte that isn't zero or of a slot
-	keep := l.size
-	for at := l.size; at < size; at += scanBytes {
-		buf := getBuffer(int(min(scanBytes, size-at)))
-		if err := readAt(f, buf.b, at); err != nil {
-			buf.put()
-			return 0, err
-		}
-		l.blankSlots(buf.b, at, size)
-		for i, c := range buf.b {
-			if c != 0 {
-				keep = at + int64(i) + 1
-			}
-		}
-		buf.put()
+	keep, err := l.lastByte(f, l.size, size)
+	if err != nil {
+		return 0, err
 	}
 	if keep == l.size {
 		for _, p := range slotPositions(size) {
@@ -239,7 +250,7 @@ func (l *Log) cutTail(f File, size int64) (int64, error) {
 	} else {
 		l.recovery.CutBytes = keep - l.size
 		path := joinPath(l.dir, fmt.Sprintf("%020d.%d%s", int64(seg.base), l.size, cutSuffix))
-		tail = make([]byte, min(keep-l.size, maxCutBytes))
+		tail := make([]byte, min(keep-l.size, maxCutBytes))
 		if err := readAt(f, tail, l.size); err != nil {
 			return 0, err
 		}
@@ -256,6 +267,9 @@ func (l *Log) cutTail(f File, size int64) (int64, error) {
 			l.fs.Remove(path) //nolint:errcheck // a full disk must not keep the log closed
 		}
 	}
+	if err := l.keepFloor(); err != nil {
+		return 0, err
+	}
 	if err := f.Truncate(l.size); err != nil {
 		return 0, err
 	}
@@ -263,6 +277,27 @@ func (l *Log) cutTail(f File, size int64) (int64, error) {
 		return 0, err
 	}
 	return 0, l.disk.syncDir(l.dir)
+}
+
+// lastByte returns the position behind the last byte in [at, size) that is neither
+// zero nor of a slot; at if there is none.
+func (l *Log) lastByte(f File, at, size int64) (int64, error) {
+	keep := at
+	for ; at < size; at += scanBytes {
+		buf := getBuffer(int(min(scanBytes, size-at)))
+		if err := readAt(f, buf.b, at); err != nil {
+			buf.put()
+			return 0, err
+		}
+		l.blankSlots(buf.b, at, size)
+		for i, c := range buf.b {
+			if c != 0 {
+				keep = at + int64(i) + 1
+			}
+		}
+		buf.put()
+	}
+	return keep, nil
 }
 
 // maxCutBytes bounds the copy of a torn tail.
