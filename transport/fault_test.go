@@ -341,6 +341,48 @@ func TestQueuedCallsWereNotSent(t *testing.T) {
 	})
 }
 
+// A payload is given back once, also if its connection ends before or while it is
+// written, or before its handler has returned it.
+func TestPayloadsAreReleased(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		payloads := []*payload{newPayload(make([]byte, 4<<20)), newPayload(make([]byte, 10)), newPayload(make([]byte, 10))}
+		late := make(chan struct{})
+		a := w.node(0)
+		w.node(1, handle(func(ctx context.Context, r *transport.Request) (*transport.Reply, error) {
+			if r.Kind == 2 {
+				<-ctx.Done()
+				<-late
+			}
+			return &transport.Reply{Payload: payloads[r.Kind]}, nil
+		}))
+		if err := a.Send(1, transport.Live, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		w.memory.Block("b", "a")
+		errs := make(chan error, len(payloads))
+		for kind := range payloads {
+			go func() {
+				_, err := a.Call(t.Context(), 1, transport.Live, uint16(kind), nil)
+				errs <- err
+			}()
+			synctest.Wait()
+		}
+		w.memory.Reset("a")
+		w.memory.Heal()
+		for range payloads {
+			wantIs(t, <-errs, transport.ErrUnknownOutcome)
+		}
+		close(late)
+		synctest.Wait()
+		for kind, p := range payloads {
+			if n := p.releases.Load(); n != 1 {
+				t.Errorf("payload %d was released %d times", kind, n)
+			}
+		}
+	})
+}
+
 // Calls above MaxInFlight wait for room on the calling side.
 func TestCallsAboveLimitWait(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
