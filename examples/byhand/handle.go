@@ -191,11 +191,16 @@ func (n *Node) checkBatch(b record.Batch) error {
 	if b.Size() > n.o.MaxRecordBytes+batchOverhead {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Size(), n.o.MaxRecordBytes+batchOverhead)
 	}
-	if err := b.Verify(); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidBatch, err)
-	}
 	if b.IsControl() {
 		return log.ErrControlBatch
+	}
+	err := b.VerifyNew()
+	if err == nil {
+		// What readers could not decode must not get into the log.
+		err = b.VerifyRecords(0)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidBatch, err)
 	}
 	return nil
 }
