@@ -875,3 +875,36 @@ func TestLogStartPassesAReader(t *testing.T) {
 		r.close()
 	})
 }
+
+// TestObsoleteUploadIsCutOff: when the log start passes a range, its upload ends at
+// once, however slow the store is, and the object goes.
+func TestObsoleteUploadIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, tier.Options{})
+		stall := make(chan struct{})
+		r.store.SetFault(func(op tiertest.Op) tiertest.Fault {
+			if op.Kind == "put" && isSegment(op) {
+				return tiertest.Fault{Stall: stall}
+			}
+			return tiertest.Fault{}
+		})
+		r.fill(100)
+		settle()
+		if r.store.Active() != 1 {
+			t.Fatalf("%d operations under way", r.store.Active())
+		}
+		if err := r.tier.TrimTo(t.Context(), r.hot.End()); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		if n := r.store.Active(); n != 0 || r.hot.Start() != r.hot.End() {
+			t.Errorf("%d operations under way, log start %d of %d", n, r.hot.Start(), r.hot.End())
+		}
+		close(stall)
+		time.Sleep(2 * time.Hour)
+		if state, _ := r.tier.Partition().State(); len(state.Pending()) != 0 || r.mem.Len() != 1 {
+			t.Errorf("pending %+v, %d objects", state.Pending(), r.mem.Len())
+		}
+		r.close()
+	})
+}
