@@ -372,19 +372,24 @@ func (s *solver) evacuate() {
 	}
 	var leads, jobs []job
 	s.structural(func(goal Goal, p, r int32) {
-		if r < 0 {
-			leads = append(leads, job{goal, p, r, 0})
-			return
+		d := s.leadership(p)
+		if r >= 0 {
+			d = s.replica(r)
 		}
-		d := s.replica(r)
 		w := 0.0
 		for m := range d {
 			if s.total[m] > 0 {
 				w += float64(d[m]) / float64(s.total[m])
 			}
 		}
+		if r < 0 {
+			leads = append(leads, job{goal, p, r, w})
+			return
+		}
 		jobs = append(jobs, job{goal, p, r, w})
 	})
+	heaviest := func(a, b job) int { return cmp.Compare(b.weight, a.weight) }
+	slices.SortStableFunc(leads, heaviest)
 	for _, j := range leads {
 		if s.spentLeads() {
 			return
@@ -406,7 +411,7 @@ func (s *solver) evacuate() {
 			s.unfixable(j.goal, s.rb[s.lead[j.p]], j.p, "no replica in sync on a healthy broker can take leadership")
 		}
 	}
-	slices.SortStableFunc(jobs, func(a, b job) int { return cmp.Compare(b.weight, a.weight) })
+	slices.SortStableFunc(jobs, heaviest)
 	for _, j := range jobs {
 		if s.spent(s.rl[j.r][Disk]) {
 			return

@@ -36,11 +36,11 @@ func plotPanels(file string, panels ...charts.LineChartOption) error {
 	return os.WriteFile(file, svg, 0o644)
 }
 
-// chart is a line chart with the given range and format of the vertical axis.
-func chart(title, subtitle, horizontal string, names, labels []string, values [][]float64, least, most float64, format string) charts.LineChartOption {
+// chart is a line chart with a vertical axis from least to most in steps.
+func chart(title, subtitle, horizontal string, names, labels []string, values [][]float64, least, most, step float64, format string) charts.LineChartOption {
 	opt := lines(title, subtitle, names, labels, values)
 	opt.XAxis.Title = horizontal
-	opt.YAxis = []charts.YAxisOption{{Min: charts.Ptr(least), Max: charts.Ptr(most), LabelCount: 6,
+	opt.YAxis = []charts.YAxisOption{{Min: charts.Ptr(least), Max: charts.Ptr(most), LabelCount: int(math.Round((most-least)/step)) + 1,
 		ValueFormatter: func(v float64) string { return fmt.Sprintf(format, v) }}}
 	return opt
 }
@@ -51,16 +51,16 @@ func dots(opt charts.LineChartOption) charts.LineChartOption {
 	return opt
 }
 
-// roundUp returns the next number that ends an axis with five steps well.
-func roundUp(x float64) float64 {
-	if x <= 0 {
-		return 1
+// upTo returns the end of an axis from 0 that holds x, and its step.
+func upTo(x float64) (most, step float64) {
+	if !(x > 0) {
+		return 1, .2
 	}
 	p := math.Pow10(int(math.Floor(math.Log10(x))))
 	for _, f := range []float64{1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10} {
 		if f*p >= x {
-			return f * p
+			return f * p, f * p / 5
 		}
 	}
-	return 10 * p
+	return 10 * p, 2 * p
 }

@@ -76,10 +76,12 @@ func expansion(r Run) (map[string]any, error) {
 		hours[0] = append(hours[0], .18*24*perBroker*days*86400/(6*rate)/3600)
 	}
 	if r.SVG != "" {
-		a := dots(chart("Replica moves to fill six new brokers beside 24", "24 000 replicas. The heavier the tail, the fewer replicas carry the load: taking them first saves metadata changes.",
-			"distribution of load over replicas", []string{"planner (heaviest first)", "random order", "lightest first"}, labels, moves, 0, roundUp(maxOf(moves)), "%.0f"))
-		b := dots(chart("Hours until the new brokers have their share", "18 % of what lies on local disk moves. With tiering only the hot set is there: 30 days of retention and 1 day of hot set differ 30 times.",
-			"days of data on local disk", []string{"hours at 100 MB/s into each new broker"}, []string{"1", "2", "4", "7", "14", "30"}, hours, 0, roundUp(hours[0][5]), "%.0f"))
+		most, step := upTo(maxOf(moves))
+		a := dots(chart("Replica moves to fill six new brokers beside 24", "24 000 replicas. The heavier the tail, the fewer replicas carry the load.",
+			"distribution of load over replicas", []string{"planner", "random order", "lightest first"}, labels, moves, 0, most, step, "%.0f"))
+		most, step = upTo(hours[0][5])
+		b := dots(chart("Hours until the new brokers have their share", "18 % of local data moves, at 100 MB/s into each. With tiering only the hot set is local.",
+			"days of data on local disk", []string{"hours"}, []string{"1", "2", "4", "7", "14", "30"}, hours, 0, most, step, "%.0f"))
 		if err := plotPanels(r.SVG, a, b); err != nil {
 			return nil, err
 		}

@@ -18,7 +18,13 @@ import (
 
 // experiments maps the value of -experiment to its code; each has a file of its own.
 var experiments = map[string]func(Run) (map[string]any, error){
-	"quotas": quotas,
+	"cells":     cells,
+	"demotion":  demotion,
+	"expansion": expansion,
+	"load":      load,
+	"placement": placement,
+	"quotas":    quotas,
+	"rebalance": rebalance,
 }
 
 // Run is what the command line says about one run of an experiment.

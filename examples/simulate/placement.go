@@ -21,7 +21,7 @@ func placement(r Run) (map[string]any, error) {
 		trials = 2000
 	}
 	refreshes := []int{1, 6, 30, 60, 150}
-	rules := []string{"random", "least loaded", "two choices", "two choices, provisional load"}
+	rules := []string{"random", "least loaded", "two choices", "two + provisional"}
 	table := tabwriter.NewWriter(r.Log, 2, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "tenants\trule\treports every\tmax/mean\t99th percentile")
 	rows := []map[string]any{}
@@ -60,10 +60,10 @@ func placement(r Run) (map[string]any, error) {
 		return nil, err
 	}
 	if r.SVG != "" {
-		a := dots(chart("Fullest of six cells over the mean: 600 equal tenants", "The least loaded cell of an old report attracts every tenant until the next one. Two random choices spread them.",
-			"placements between two load reports", rules, labels, values["equal"], 1, 1.8, "%.2f"))
+		a := dots(chart("Fullest of six cells over the mean: 600 equal tenants", "The least loaded cell of an old report gets all tenants until the next report; two random choices do not.",
+			"placements between two load reports", rules, labels, values["equal"], 1, 1.6, .1, "%.1f"))
 		b := dots(chart("The same with tenants of a power law", "Pareto 1.5 up to 1000: the largest tenant decides, and no placement helps; moving it does.",
-			"placements between two load reports", rules, labels, values["power law"], 1, 1.8, "%.2f"))
+			"placements between two load reports", rules, labels, values["power law"], 1, 2, .2, "%.1f"))
 		if err := plotPanels(r.SVG, a, b); err != nil {
 			return nil, err
 		}
