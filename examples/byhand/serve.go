@@ -93,11 +93,11 @@ func (n *Node) receive(from transport.Peer, kind uint16, body []byte) {
 	}
 }
 
-// down takes the news that a connection ended. A refused re-dial is evidence
-// that the process is dead.
+// down takes the news that a connection ended. A re-dial that is refused, or that
+// meets another process, is evidence that the process is dead.
 func (n *Node) down(d transport.Down) {
 	c := n.cluster.Load()
-	if c == nil || !d.Refused || d.Peer.Node < 0 {
+	if c == nil || !d.Refused && !d.Replaced || d.Peer.Node < 0 {
 		return
 	}
 	c.meta.PeerDead(metadata.BrokerID(d.Peer.Node), incarnationOf(d.Peer))
