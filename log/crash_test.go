@@ -489,3 +489,28 @@ func TestFaultEverywhere(t *testing.T) {
 		})
 	}
 }
+
+// TestSlotsOutliveGrowth writes over the slots' old place without a sync of its
+// own: what they stated must still be stated, whatever is lost.
+func TestSlotsOutliveGrowth(t *testing.T) {
+	fs := logtest.NewFS(1)
+	l := open(t, fs, log.Options{})
+	for i := range 40 {
+		mustAppend(t, l, big(fmt.Sprint(i), 1000))
+	}
+	for i := range 30 {
+		mustWrite(t, l, big(fmt.Sprint(i), 20_000))
+		for seed := range uint64(4) {
+			mode := logtest.CrashLoseSome(seed + 10*uint64(i))
+			if seed == 0 {
+				mode = logtest.CrashKeepAll
+			}
+			after := open(t, fs.Fork(mode), log.Options{})
+			if r := after.Recovery(); r.DurableEnd < 39 || r.End < 40 || r.Lossy {
+				t.Fatalf("after write %d: got %+v", i, r)
+			}
+			mustClose(t, after)
+		}
+	}
+	mustClose(t, l)
+}

@@ -25,7 +25,6 @@ type replayed struct {
 	size      int64
 	end       Offset
 	producers producerTable
-	firstMs   int64
 }
 
 // replay reads a segment from its start up to the batch that holds off or begins
