@@ -164,6 +164,13 @@ var cases = map[string]func(t *testing.T){
 		f.wantHW(3, "what a diverging follower says is not recorded")
 		f.step(evProgress{two, progressEntry{LeaderEpoch: 5, Seq: f.seq, Durable: 11}, f.now})
 		f.wantHW(3, "nor its progress")
+		before := f.seq
+		f.fetch(two, 8, 8, 3) // it has cut
+		f.wantHW(8, "verified again")
+		f.step(evProgress{two, progressEntry{LeaderEpoch: 5, Seq: before, Durable: 11}, f.now})
+		f.wantHW(8, "progress that was sent before the cut")
+		f.step(evProgress{two, progressEntry{LeaderEpoch: 5, Seq: f.seq, Durable: 11}, f.now})
+		f.wantHW(11, "progress that was sent after it")
 	},
 	// Reader sees uncommitted data: divergence discards the high watermark.
 	"KAFKA-14704": func(t *testing.T) {

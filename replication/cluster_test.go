@@ -252,6 +252,7 @@ func (n *node) Fetch(ctx context.Context, to replication.NodeID, catchUp bool, r
 	if p != nil {
 		defer p.Release()
 		var b bytes.Buffer
+		b.Grow(p.Len())
 		if _, err := p.WriteTo(&b); err != nil {
 			return nil, nil, err
 		}

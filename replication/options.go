@@ -11,15 +11,15 @@ import (
 
 // Defaults of [Options].
 const (
-	DefaultLagMax             = 10 * time.Second
-	DefaultAckLatency         = 500 * time.Millisecond
-	DefaultFetchWait          = 500 * time.Millisecond
-	DefaultFetchTimeout       = 10 * time.Second
-	DefaultFetchBytes         = 1 << 20
-	DefaultReplyBytes         = 8 << 20
-	DefaultRetryBackoff       = 50 * time.Millisecond
-	DefaultHintInterval       = 5 * time.Second
-	DefaultEpochStartsAtATime = 16
+	DefaultLagMax       = 10 * time.Second
+	DefaultAckLatency   = 500 * time.Millisecond
+	DefaultFetchWait    = 500 * time.Millisecond
+	DefaultFetchTimeout = 10 * time.Second
+	DefaultFetchBytes   = 1 << 20
+	DefaultReplyBytes   = 8 << 20
+	DefaultRetryBackoff = 50 * time.Millisecond
+	DefaultHintInterval = 5 * time.Second
+	DefaultEpochStarts  = 16
 )
 
 // Options configure a [Manager]. Zero values give the defaults.
@@ -57,7 +57,7 @@ type Options struct {
 	HintInterval time.Duration
 	// EpochStarts bounds how many new leaders write their epoch-start record at
 	// once; one with a waiting append does not queue. Default
-	// [DefaultEpochStartsAtATime].
+	// [DefaultEpochStarts].
 	EpochStarts int
 
 	// Logger gets rare events. nil discards.
@@ -112,7 +112,7 @@ func (o Options) withDefaults() (Options, error) {
 	dur("HintInterval", &o.HintInterval, DefaultHintInterval)
 	num("FetchBytes", &o.FetchBytes, DefaultFetchBytes)
 	num("ReplyBytes", &o.ReplyBytes, DefaultReplyBytes)
-	num("EpochStarts", &o.EpochStarts, DefaultEpochStartsAtATime)
+	num("EpochStarts", &o.EpochStarts, DefaultEpochStarts)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
