@@ -79,6 +79,12 @@ func balanceEvents() ([]Row, error) {
 	return append(rows, Row{Figure: "pool event", Unit: "allocations/1000", Ours: allocs}), nil
 }
 
+// processSeconds returns the processor time that the process has used: what a plan takes on a quiet machine.
+func processSeconds() (float64, error) {
+	d, err := processorTime()
+	return d.Seconds(), err
+}
+
 // perEvent runs f on cores goroutines and returns nanoseconds of time for each of n events of one goroutine, divided by the
 // goroutines: the inverse of the rate of all.
 func perEvent(cores, n int, f func()) float64 {
@@ -178,7 +184,7 @@ func balancePlans() ([]Row, error) {
 		if err != nil {
 			return nil, err
 		}
-		var times []float64
+		var times, cpu []float64
 		var plan balance.Plan
 		peak := 0.0
 		for range size.samples {
@@ -198,12 +204,18 @@ func balancePlans() ([]Row, error) {
 					}
 				}
 			}()
+			busy, err := processSeconds()
+			if err != nil {
+				return nil, err
+			}
 			start := time.Now()
 			plan, err = planner.Plan(c, nil, balanceEpoch)
+			end, failed := processSeconds()
 			times = append(times, time.Since(start).Seconds())
+			cpu = append(cpu, end-busy)
 			close(stop)
 			<-done
-			if err != nil {
+			if err := errors.Join(err, failed); err != nil {
 				return nil, err
 			}
 		}
@@ -211,7 +223,9 @@ func balancePlans() ([]Row, error) {
 			return nil, errors.New("the plan is not complete")
 		}
 		mid, spread := median(times)
+		cpuMid, cpuSpread := median(cpu)
 		rows = append(rows, Row{Figure: size.name, Unit: "s", Ours: mid, Spread: spread, Peers: size.peers},
+			Row{Figure: size.name + " processor time, collector included", Unit: "s", Ours: cpuMid, Spread: cpuSpread},
 			Row{Figure: size.name + " heap in use with the model", Unit: "MiB", Ours: peak})
 		fmt.Fprintf(os.Stderr, "%s: %d replica moves, %d leadership moves\n", size.name, plan.ReplicaMoves, plan.LeaderMoves)
 		for _, g := range plan.Goals {
