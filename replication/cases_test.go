@@ -226,6 +226,38 @@ var cases = map[string]func(t *testing.T){
 			t.Errorf("an earlier life gets %v", a.Status)
 		}
 	},
+	// A reboot that metadata has not told of yet: what the new life has does not count
+	// for the member that the old one was.
+	"KIP-903": func(t *testing.T) {
+		f := newFixture(t, 10, 10, 3, at(4, 0))
+		f.lead(func(a *Assignment) { a.ISR = []Member{self, two} })
+		f.sync()
+		f.fetch(Member{2, 21}, 11, 11, 5)
+		f.wantHW(3, "the member of the in-sync set is {2 20}")
+	},
+	// A disk that has lost what it reported, without saying so, leaves the set and is
+	// named, so that it becomes no eligible leader.
+	"KAFKA-18106": func(t *testing.T) {
+		f := newFixture(t, 10, 10, 3, at(4, 0))
+		f.lead(nil)
+		f.sync()
+		f.fetch(two, 11, 11, 5)
+		f.fetch(two, 8, 8, 4)
+		if n := len(f.c.lead.proposals); n != 1 || !slices.Equal(f.c.lead.proposals[0].Lossy, []Member{two}) {
+			t.Errorf("proposals %+v", f.c.lead.proposals)
+		}
+		// But one that was told to cut has lost nothing.
+		g := newFixture(t, 10, 10, 3, at(3, 0), at(4, 8))
+		g.lead(nil)
+		g.fetch(two, 9, 9, 4)
+		if a := g.fetch(two, 10, 10, 3); a.Status != statusDiverging {
+			t.Fatalf("status %v", a.Status)
+		}
+		g.fetch(two, 8, 8, 3)
+		if len(g.c.lead.proposals) != 0 {
+			t.Errorf("proposes %+v", g.c.lead.proposals)
+		}
+	},
 	// Fenced or stopping node is not proposed.
 	"KIP-841": func(t *testing.T) {
 		f := newFixture(t, 10, 10, 3, at(4, 0))
