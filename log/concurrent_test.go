@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"path"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -395,4 +396,31 @@ func TestIdleLogHoldsNothing(t *testing.T) {
 	if err := disk.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestDropWaitsForState: what keeps producers and epochs of dropped segments is
+// durable before they go.
+func TestDropWaitsForState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := logtest.NewFS(1)
+		l := open(t, fs, log.Options{SegmentBytes: 1 << 10})
+		release := fs.Stall(func(op logtest.Op) bool { return op.Kind == logtest.OpSync && path.Ext(op.Path) == ".state" })
+		for i := range 10 {
+			if _, err := l.Append(t.Context(), sequenced(3, 0, int32(i), big("x", 400))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done := make(chan error)
+		go func() { done <- l.DropLocal(context.Background(), 5) }()
+		select {
+		case err := <-done:
+			t.Errorf("dropped before the state was synced: %v", err)
+		case <-time.After(time.Hour):
+		}
+		release()
+		if err := <-done; err != nil || l.LocalStart() == 0 {
+			t.Errorf("got %v, local start %d", err, l.LocalStart())
+		}
+		mustClose(t, l)
+	})
 }

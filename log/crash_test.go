@@ -514,3 +514,32 @@ func TestSlotsOutliveGrowth(t *testing.T) {
 	}
 	mustClose(t, l)
 }
+
+// TestStaleTail tears a batch with a whole one behind it, and puts one of the same
+// size in its place after recovery: the one behind must not come back.
+func TestStaleTail(t *testing.T) {
+	torn := 0
+	for seed := range uint64(150) {
+		fs := logtest.NewFS(seed)
+		l := open(t, fs, log.Options{})
+		mustAppend(t, l, "acknowledged")
+		mustWrite(t, l, big("one", 9000))
+		mustWrite(t, l, big("two", 100))
+		fs = fs.Crash(logtest.CrashLoseSome(seed))
+		l = open(t, fs, log.Options{})
+		if r := l.Recovery(); r.End != 1 || r.CutBytes < 9100 {
+			mustClose(t, l)
+			continue
+		}
+		torn++
+		mustAppend(t, l, big("new", 9000))
+		l = open(t, fs.Crash(logtest.CrashKeepAll), log.Options{})
+		if got := values(t, l, 0); len(got) != 2 || got[1] != big("new", 9000) {
+			t.Fatalf("seed %d: got %d records", seed, len(got))
+		}
+		mustClose(t, l)
+	}
+	if torn < 5 {
+		t.Errorf("only %d of 150 crashes left a whole batch behind a torn one", torn)
+	}
+}
