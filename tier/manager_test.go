@@ -908,3 +908,29 @@ func TestObsoleteUploadIsCutOff(t *testing.T) {
 		r.close()
 	})
 }
+
+// TestRetentionStaysBelowTheHighWatermark: retention never deletes what is not
+// committed, however small the limit.
+func TestRetentionStaysBelowTheHighWatermark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPair(t)
+		if err := w.parts[0].SetOptions(tier.PartitionOptions{
+			HighWatermark: func() log.Offset { return log.Offset(w.hw[0].Load()) }, RetentionBytes: 1, RetentionAge: time.Minute,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		w.lead(0, 1)
+		for i := range 100 {
+			if _, err := w.logs[0].AppendRecords(t.Context(), log.Record{Value: value(i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.hw[0].Store(30)
+		w.parts[0].Kick()
+		time.Sleep(time.Hour)
+		if s := w.parts[0].View().LogStart; s == 0 || s > 30 {
+			t.Errorf("log start %d at a high watermark of 30", s)
+		}
+		w.close(t)
+	})
+}
