@@ -381,7 +381,7 @@ func ruleBoundedLog(t *testing.T) {
 	}
 	time.Sleep(time.Second)
 	for _, n := range ns {
-		if st := n.server.Status(); st.LogBytes > 3*4000 || st.First < 50 {
+		if st := n.server.Status(); st.LogBytes > 3*4000 || st.First < 20 {
 			t.Errorf("node %d keeps %d bytes from entry %d on", n.id, st.LogBytes, st.First)
 		}
 	}
