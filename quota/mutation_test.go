@@ -67,7 +67,7 @@ func TestMutations(t *testing.T) {
 			if err := os.WriteFile(overlay, list, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-failfast", "-timeout=120s", ".")
+			cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-failfast", "-short", "-timeout=300s", ".")
 			cmd.Env = append(os.Environ(), "CORDWOOD_MUTATIONS=")
 			out, err := cmd.CombinedOutput()
 			switch {
