@@ -65,6 +65,8 @@ type Members struct {
 	// Coordinators are those among which tenants are spread for coordination. Every broker sends a report to each in every period, so a few do.
 	// Empty means all brokers.
 	Coordinators []BrokerID
+	// Weights are the brokers' weights under contention, > 0, where they differ from 1. The map must not be changed.
+	Weights map[BrokerID]float64
 }
 
 func (m Members) normal() Members {
@@ -194,6 +196,9 @@ func (c *Coordinator) group(id groupID) *sharedGroup {
 	}
 	g := &sharedGroup{newGroup(c.rule, len(c.brokers), float64(q)), id, float64(q)}
 	for i, p := range c.brokers {
+		if w := c.members.Weights[p.id]; w > 0 && w <= 1e9 {
+			g.SetWeight(i, w)
+		}
 		if p.lost || !p.heard {
 			g.Lost(i, c.even(g))
 		}

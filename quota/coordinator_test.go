@@ -81,6 +81,14 @@ func TestRule(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	})
+	t.Run("weighted max-min under contention", func(t *testing.T) {
+		g := newGroup(t, quota.Rule{}, 4, 100)
+		g.SetWeight(3, 2)
+		settle(g, 100, []float64{10, 15, 30, 45}, []bool{false, false, true, true})
+		if got, want := limits(g, 4), []float64{10, 15, 25, 50}; !slices.EqualFunc(got, want, near) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
 	t.Run("a throttled broker's demand escalates", func(t *testing.T) {
 		// 24 brokers, one saturated, one comes from the floor: x2, x8, x64 of at least half its limit.
 		g := newGroup(t, quota.Rule{}, 2, 100)

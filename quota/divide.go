@@ -89,11 +89,11 @@ const maxEscalation = 7
 var escalation = [maxEscalation + 1]float64{1, 1 << 1, 1 << 3, 1 << 6, 1 << 10, 1 << 15, 1 << 21, 1 << 28}
 
 // divide replaces the demands of all brokers by their shares of quota: in proportion to demand while all demands fit, so that the headroom lies
-// where the traffic is, and by max-min when they don't, so that no broker starves behind a saturated one. Demands must be at least a positive
+// where the traffic is, and by weighted max-min when they don't, so that no broker starves behind a saturated one. Demands must be at least a positive
 // floor. The shares add up to quota.
 //
 // Source: the reference's rule WF2, step 2.
-func divide(parts []float64, quota float64, order []int32) {
+func divide(parts []float64, quota float64, weights []float64, order []int32) {
 	sum := 0.0
 	for _, d := range parts {
 		sum += d
@@ -104,5 +104,5 @@ func divide(parts []float64, quota float64, order []int32) {
 		}
 		return
 	}
-	maxMin(parts, quota, nil, order)
+	maxMin(parts, quota, weights, order)
 }

@@ -82,6 +82,8 @@ type Group struct {
 	members []member
 	parts   []float64 // scratch
 	order   []int32   // scratch
+	weights []float64 // of the members; nil: equal
+	active  []float64 // scratch: weights of those in parts
 	use     float64   // of the whole cluster, at the last Step
 	seq     uint64    // of the last Step
 	saved   float64   // what the cluster may use above the quota at present; negative: it has used too much
@@ -179,6 +181,9 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 		case m.quiet < quietAfter:
 			g.use += m.used
 			g.parts[active] = max(floor, demand(quota, m.used, m.granted, m.throttled))
+			if g.weights != nil {
+				g.active[active] = g.weights[i]
+			}
 			active++
 		default:
 			avail -= floor
@@ -188,7 +193,12 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 	g.lazy = g.rule.LazyFactor > 1 && g.use < g.rule.LazyBelow*quota && g.saved > 0
 	idle := floor
 	if active > 0 {
-		divide(g.parts[:active], max(avail, float64(active)*floor*floor/quota), g.order[:active])
+		var weights []float64
+		if g.weights != nil {
+			weights = g.active[:active]
+		}
+		// What is left may be nothing while lost brokers hold too much; a limit of 0 would block, so it is a hair more.
+		divide(g.parts[:active], max(avail, float64(active)*floor*floor/quota), weights, g.order[:active])
 	} else {
 		idle = 0 // nobody uses anything: the reachable ones share alike, as if no Step had been
 		reach := 0
@@ -252,6 +262,17 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 // Limit returns the limit that a broker has to be told, in units per second, and the Step that set it.
 func (g *Group) Limit(broker int) (limit float64, seq uint64) {
 	return g.members[broker].granted, g.members[broker].seq
+}
+
+// SetWeight makes a broker's part under contention proportional to weight, > 0, which else is 1: more for one with more capacity.
+func (g *Group) SetWeight(broker int, weight float64) {
+	if g.weights == nil {
+		g.weights, g.active = make([]float64, len(g.members)), make([]float64, len(g.members))
+		for i := range g.weights {
+			g.weights[i] = 1
+		}
+	}
+	g.weights[broker] = weight
 }
 
 // Use returns what all brokers used per second by their last reports, as of the last Step.
