@@ -408,7 +408,7 @@ func NewPlanner(options PlanOptions) (*Planner, error) {
 // moves, then the fewest bytes.
 //
 // ledger may be nil: nothing is in flight then and triggers act at once. Otherwise Plan counts
-// the triggers seen in it. The error wraps [ErrModel]; there is no plan then. Memory is some 60 bytes a
+// the triggers seen in it. The error wraps [ErrModel]; there is no plan then. Memory is some 80 bytes a
 // replica beside the model.
 //
 // Source: ordered goals, triggers and best effort are Kora, section 4.3.1, after Cruise Control.

@@ -102,12 +102,24 @@ func TestPoolIdle(t *testing.T) {
 // TestPoolTimeBackwards: racing goroutines hand over times that are out of order.
 func TestPoolTimeBackwards(t *testing.T) {
 	p := &balance.Pool{Servers: 1}
+	p.Enqueue(at(0))
+	p.Enqueue(at(10))
+	for i := range 50 { // times of two clocks, a quarter of an hour apart, in turn
+		late := p.Enqueue(at(1000 + float64(i)/100))
+		early := p.Enqueue(at(float64(i) / 100))
+		late.Done(at(1000 + float64(i)/100))
+		early.Done(at(float64(i) / 100))
+	}
+	if st := p.Stats(at(1001)); st.Samples > 102 || st.Queued != 2 {
+		t.Errorf("got %+v", st)
+	}
+	p = &balance.Pool{Servers: 1}
 	p.Enqueue(at(10))
 	tok := p.Enqueue(at(5))
 	tok.Start(at(4))
 	tok.Done(at(3))
 	st := p.Stats(at(2))
-	if st.Wait < 0 || st.Service < 0 || math.IsNaN(st.Load.Overall) || st.Load.Overall < 0 || st.Load.Overall > 1 {
+	if st.Samples > 2 || st.Wait < 0 || st.Service < 0 || math.IsNaN(st.Load.Overall) || st.Load.Overall < 0 || st.Load.Overall > 1 {
 		t.Errorf("got %+v", st)
 	}
 }

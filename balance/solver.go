@@ -3,6 +3,7 @@ package balance
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -337,7 +338,11 @@ func (s *solver) addInFlight() {
 	find := func(id PartitionID) (int, bool) {
 		return slices.BinarySearchFunc(s.parts, id, func(p *Partition, id PartitionID) int { return p.ID.Compare(id) })
 	}
-	for k, m := range s.ledger.moves {
+	keys := slices.SortedFunc(maps.Keys(s.ledger.moves), func(a, b ledgerKey) int {
+		return cmp.Or(a.partition.Compare(b.partition), cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+	})
+	for _, k := range keys {
+		m := s.ledger.moves[k]
 		p, ok := find(k.partition)
 		if !ok {
 			continue
