@@ -28,6 +28,7 @@ type controller struct {
 	returnLeadership  bool
 	producerBlock     int
 	newTopicID        func() log.TopicID
+	voters            map[BrokerID]bool
 
 	sessions map[BrokerID]*session
 }
@@ -51,7 +52,11 @@ type session struct {
 }
 
 func newController(o Options, newTopicID func() log.TopicID) *controller {
-	return &controller{session: o.Session, systemReplication: o.SystemReplication, returnLeadership: o.ReturnLeadership,
+	voters := map[BrokerID]bool{}
+	for _, v := range o.Voters {
+		voters[v.ID] = true
+	}
+	return &controller{voters: voters, session: o.Session, systemReplication: o.SystemReplication, returnLeadership: o.ReturnLeadership,
 		producerBlock: o.ProducerBlock, newTopicID: newTopicID, sessions: map[BrokerID]*session{}}
 }
 
@@ -65,11 +70,15 @@ type (
 		id    BrokerID
 		epoch BrokerEpoch
 	}
+	syncRequest  struct{}
 	deathRequest struct {
 		id          BrokerID
 		incarnation ID
 	}
 )
+
+// syncIndex answers a syncRequest: the index that the asker must have applied.
+type syncIndex uint64
 
 // A plan is one entry in the making: the records so far, and the image as it
 // will be when they are applied.
@@ -123,6 +132,11 @@ func (c *controller) decide(p *plan, now time.Time, req any) decision {
 	case producersRequest:
 		block, err := c.allocateProducers(p, r)
 		return decision{result: block, err: err}
+	case syncRequest:
+		// All that was answered before this request arrived is applied here, since
+		// the controller waits for each of its entries. That this still is the
+		// controller is proved before the answer goes out.
+		return decision{result: syncIndex(p.base)}
 	case deathRequest:
 		return c.death(p, r)
 	}
@@ -329,6 +343,10 @@ func (c *controller) register(p *plan, now time.Time, r Registration) decision {
 		return decision{result: old.Epoch} // a retry
 	}
 	sameDir := existed && old.Directory == r.Directory
+	if existed && !sameDir && c.voters[r.ID] {
+		// The record is how all voters know each other's directory.
+		return decision{err: fmt.Errorf("%w: voter %d has directory %v, it was %v: a voter whose disk is replaced needs a new broker id", ErrIdentity, r.ID, r.Directory, old.Directory)}
+	}
 	if s := c.sessions[r.ID]; existed && !sameDir && s != nil && s.deadline.After(now) {
 		return decision{err: fmt.Errorf("%w: broker %d has a live session with directory %v", ErrInUse, r.ID, old.Directory)}
 	}

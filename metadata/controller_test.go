@@ -598,3 +598,17 @@ func TestProducerIDs(t *testing.T) {
 		}
 	}
 }
+
+// A voter's directory is fixed by its first registration.
+func TestVoterDirectory(t *testing.T) {
+	b := newBench(t)
+	b.c.voters = map[BrokerID]bool{1: true}
+	b.up(1, 2)
+	b.must2(deathRequest{id: 1})
+	b.must2(deathRequest{id: 2})
+	b.must2(Registration{ID: 2, Directory: NewID(), Incarnation: NewID()})
+	if _, err := b.ask(Registration{ID: 1, Directory: NewID(), Incarnation: NewID()}); !errors.Is(err, ErrIdentity) {
+		t.Errorf("a voter with a new directory: %v", err)
+	}
+	b.register(1)
+}

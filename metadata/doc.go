@@ -71,8 +71,9 @@
 //
 // The quorum's membership is fixed when the cluster is founded: a voter whose disk is
 // lost can't be replaced under its old broker id (the others refuse it, since it has
-// forgotten its promises), and no voter can be added. That binding of broker id and
-// directory is learnt by each voter for itself, at the first message. Topics and
+// forgotten its promises), and no voter can be added. Voters know each other's
+// directories from their registrations; that of a voter which does not register is
+// learnt by each of the others for itself, at its first message. Topics and
 // brokers can't be deleted, and replicas can't be reassigned. A snapshot travels as
 // one message.
 //

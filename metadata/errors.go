@@ -51,7 +51,8 @@ var (
 	ErrTooLarge = errors.New("metadata: too large")
 
 	// ErrIdentity means that a directory belongs to another cluster, broker or
-	// quorum than the options say. It is left as it is.
+	// quorum than the options say, and is left as it is; or that a voter comes with
+	// another directory than it had, and so without the promises that it made.
 	ErrIdentity = errors.New("metadata: directory belongs to another node")
 )
 

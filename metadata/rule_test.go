@@ -249,6 +249,13 @@ func ruleNewDisk(t *testing.T) {
 	w.waitFor(n, "something", live(3))
 	n.halt()
 	n.fs, n.dir = logtest.NewFS(99), metadata.NewID()
+	// The others start anew, too, so that the leader has no memory of what the voter
+	// had: Raft itself would notice nothing.
+	ns[0].halt()
+	ns[1].halt()
+	w.start(1)
+	w.start(2)
+	ns[0].startBroker("")
 	w.start(3)
 	n.server.Campaign()
 	time.Sleep(10 * time.Second)

@@ -340,6 +340,9 @@ func (s *Server) checkVoter(m message) error {
 		s.member.appends.push(appendTask{bind: &binding{peer: m.from, dir: m.dir}})
 	}
 	s.mu.Unlock()
+	if b, registered := s.Image().Broker(m.from); registered && b.Directory != m.dir {
+		dir, ok = b.Directory, true
+	}
 	if ok && dir != m.dir {
 		return fmt.Errorf("%w: voter %d has directory %v, it was %v: a voter whose disk is replaced needs a new broker id", ErrIdentity, m.from, m.dir, dir)
 	}
@@ -459,7 +462,8 @@ func (s *Server) pulled(ctx context.Context, p *metapb.Pull) (*metapb.Reply, err
 // fenced until its next heartbeat: send one at once.
 //
 // It returns [ErrInUse] while a process with another directory has a live session
-// under the same id, [ErrInvalidRequest], or, when ctx ends, an error that leaves
+// under the same id, [ErrIdentity] if a voter has another directory than before,
+// [ErrInvalidRequest], or, when ctx ends, an error that leaves
 // the outcome open; a retry with the same incarnation gives the same epoch.
 //
 // Source: KIP-631, KIP-903.
@@ -539,4 +543,20 @@ func (s *Server) AllocateProducerIDs(ctx context.Context, id BrokerID, epoch Bro
 		return ProducerBlock{}, err
 	}
 	return res.(ProducerBlock), nil
+}
+
+// Sync waits until this server's image has all that was committed when the call
+// began: what any server was told to be done, this one then knows. It asks the
+// controller, who proves to a quorum that it still is the controller.
+//
+// It returns [ErrClosed], or an error that wraps the context's cause.
+//
+// Source: ReadIndex, section 6.4 of the Raft thesis.
+func (s *Server) Sync(ctx context.Context) error {
+	res, err := s.call(ctx, "sync", s.opt.Session, syncRequest{})
+	if err != nil {
+		return err
+	}
+	_, err = s.WaitFor(ctx, func(im *Image) bool { return im.index >= uint64(res.(syncIndex)) })
+	return err
 }

@@ -102,6 +102,7 @@ var errorCodes = []struct {
 	{9, ErrInUse},
 	{10, ErrUnknownBroker},
 	{11, ErrTooLarge},
+	{12, ErrIdentity},
 }
 
 const codeUnknown = 255 // the outcome is unknown, or the error has no code
@@ -203,6 +204,8 @@ func requestToProto(req any) *metapb.Request {
 			Isr: membersToProto(r.ISR), Lossy: membersToProto(r.Lossy)}}}
 	case producersRequest:
 		return &metapb.Request{Ask: &metapb.Request_AllocateProducers{AllocateProducers: &metapb.AllocateProducers{Id: int32(r.id), Epoch: int64(r.epoch)}}}
+	case syncRequest:
+		return &metapb.Request{Ask: &metapb.Request_Sync{Sync: &metapb.Sync{}}}
 	case deathRequest:
 		return &metapb.Request{Ask: &metapb.Request_Death{Death: &metapb.Death{Id: int32(r.id), Incarnation: r.incarnation[:]}}}
 	}
@@ -240,6 +243,8 @@ func requestFromProto(m *metapb.Request) (any, error) {
 			Lossy: membersFromProto(r.GetLossy())}, err
 	case *metapb.Request_AllocateProducers:
 		return producersRequest{id: BrokerID(ask.AllocateProducers.GetId()), epoch: BrokerEpoch(ask.AllocateProducers.GetEpoch())}, nil
+	case *metapb.Request_Sync:
+		return syncRequest{}, nil
 	case *metapb.Request_Death:
 		inc, err := idFromProto(ask.Death.GetIncarnation())
 		return deathRequest{id: BrokerID(ask.Death.GetId()), incarnation: inc}, err
@@ -262,6 +267,8 @@ func resultToProto(res any) *metapb.Reply {
 		return &metapb.Reply{Partition: partitionToProto(r)}
 	case ProducerBlock:
 		return &metapb.Reply{First: r.First, Count: int64(r.Count)}
+	case syncIndex:
+		return &metapb.Reply{Index: uint64(r)}
 	}
 	panic(fmt.Sprintf("metadata: result of type %T", res))
 }
@@ -290,6 +297,8 @@ func resultFromProto(req any, m *metapb.Reply) (any, error) {
 			return nil, &FormatError{What: "reply", Err: fmt.Errorf("%d producer ids", m.GetCount())}
 		}
 		return ProducerBlock{First: m.GetFirst(), Count: int(m.GetCount())}, nil
+	case syncRequest:
+		return syncIndex(m.GetIndex()), nil
 	}
 	return nil, nil
 }

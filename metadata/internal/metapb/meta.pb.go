@@ -964,6 +964,7 @@ type Request struct {
 	//	*Request_AllocateProducers
 	//	*Request_Death
 	//	*Request_SnapshotMessage
+	//	*Request_Sync
 	Ask           isRequest_Ask `protobuf_oneof:"ask"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1078,6 +1079,15 @@ func (x *Request) GetSnapshotMessage() []byte {
 	return nil
 }
 
+func (x *Request) GetSync() *Sync {
+	if x != nil {
+		if x, ok := x.Ask.(*Request_Sync); ok {
+			return x.Sync
+		}
+	}
+	return nil
+}
+
 type isRequest_Ask interface {
 	isRequest_Ask()
 }
@@ -1114,6 +1124,10 @@ type Request_SnapshotMessage struct {
 	SnapshotMessage []byte `protobuf:"bytes,8,opt,name=snapshot_message,json=snapshotMessage,proto3,oneof"` // a raftpb.Message of type MsgSnap
 }
 
+type Request_Sync struct {
+	Sync *Sync `protobuf:"bytes,9,opt,name=sync,proto3,oneof"`
+}
+
 func (*Request_Pull) isRequest_Ask() {}
 
 func (*Request_Register) isRequest_Ask() {}
@@ -1129,6 +1143,8 @@ func (*Request_AllocateProducers) isRequest_Ask() {}
 func (*Request_Death) isRequest_Ask() {}
 
 func (*Request_SnapshotMessage) isRequest_Ask() {}
+
+func (*Request_Sync) isRequest_Ask() {}
 
 // Pull asks a voter for what follows an index that the observer has.
 type Pull struct {
@@ -1591,6 +1607,43 @@ func (x *AllocateProducers) GetEpoch() int64 {
 	return 0
 }
 
+// Sync asks for the index up to which the controller has applied the log.
+type Sync struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Sync) Reset() {
+	*x = Sync{}
+	mi := &file_meta_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sync) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sync) ProtoMessage() {}
+
+func (x *Sync) ProtoReflect() protoreflect.Message {
+	mi := &file_meta_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sync.ProtoReflect.Descriptor instead.
+func (*Sync) Descriptor() ([]byte, []int) {
+	return file_meta_proto_rawDescGZIP(), []int{20}
+}
+
 type Death struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            int32                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1601,7 +1654,7 @@ type Death struct {
 
 func (x *Death) Reset() {
 	*x = Death{}
-	mi := &file_meta_proto_msgTypes[20]
+	mi := &file_meta_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1666,7 @@ func (x *Death) String() string {
 func (*Death) ProtoMessage() {}
 
 func (x *Death) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[20]
+	mi := &file_meta_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1679,7 @@ func (x *Death) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Death.ProtoReflect.Descriptor instead.
 func (*Death) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{20}
+	return file_meta_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Death) GetId() int32 {
@@ -1658,13 +1711,14 @@ type Reply struct {
 	Partition     *Partition             `protobuf:"bytes,10,opt,name=partition,proto3" json:"partition,omitempty"`
 	First         int64                  `protobuf:"varint,11,opt,name=first,proto3" json:"first,omitempty"`
 	Count         int64                  `protobuf:"varint,12,opt,name=count,proto3" json:"count,omitempty"`
+	Index         uint64                 `protobuf:"varint,13,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_meta_proto_msgTypes[21]
+	mi := &file_meta_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +1730,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[21]
+	mi := &file_meta_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +1743,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{21}
+	return file_meta_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Reply) GetCode() uint32 {
@@ -1776,6 +1830,13 @@ func (x *Reply) GetCount() int64 {
 	return 0
 }
 
+func (x *Reply) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 // Pulled carries committed entries, or a snapshot if they are gone.
 type Pulled struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1789,7 +1850,7 @@ type Pulled struct {
 
 func (x *Pulled) Reset() {
 	*x = Pulled{}
-	mi := &file_meta_proto_msgTypes[22]
+	mi := &file_meta_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1862,7 @@ func (x *Pulled) String() string {
 func (*Pulled) ProtoMessage() {}
 
 func (x *Pulled) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[22]
+	mi := &file_meta_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1875,7 @@ func (x *Pulled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pulled.ProtoReflect.Descriptor instead.
 func (*Pulled) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{22}
+	return file_meta_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Pulled) GetApplied() uint64 {
@@ -1857,7 +1918,7 @@ type LogEntry struct {
 
 func (x *LogEntry) Reset() {
 	*x = LogEntry{}
-	mi := &file_meta_proto_msgTypes[23]
+	mi := &file_meta_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +1930,7 @@ func (x *LogEntry) String() string {
 func (*LogEntry) ProtoMessage() {}
 
 func (x *LogEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_meta_proto_msgTypes[23]
+	mi := &file_meta_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +1943,7 @@ func (x *LogEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEntry.ProtoReflect.Descriptor instead.
 func (*LogEntry) Descriptor() ([]byte, []int) {
-	return file_meta_proto_rawDescGZIP(), []int{23}
+	return file_meta_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LogEntry) GetIndex() uint64 {
@@ -1994,7 +2055,7 @@ const file_meta_proto_rawDesc = "" +
 	"\n" +
 	"conf_state\x18\x03 \x01(\fR\tconfState\x12\x12\n" +
 	"\x04hash\x18\x04 \x01(\fR\x04hash\x121\n" +
-	"\x05state\x18\x05 \x03(\v2\x1b.cordwood.metadata.KeyValueR\x05state\"\xef\x03\n" +
+	"\x05state\x18\x05 \x03(\v2\x1b.cordwood.metadata.KeyValueR\x05state\"\x9e\x04\n" +
 	"\aRequest\x12-\n" +
 	"\x04pull\x18\x01 \x01(\v2\x17.cordwood.metadata.PullH\x00R\x04pull\x129\n" +
 	"\bregister\x18\x02 \x01(\v2\x1b.cordwood.metadata.RegisterH\x00R\bregister\x12<\n" +
@@ -2003,7 +2064,8 @@ const file_meta_proto_rawDesc = "" +
 	"\talter_isr\x18\x05 \x01(\v2\x1b.cordwood.metadata.AlterISRH\x00R\balterIsr\x12U\n" +
 	"\x12allocate_producers\x18\x06 \x01(\v2$.cordwood.metadata.AllocateProducersH\x00R\x11allocateProducers\x120\n" +
 	"\x05death\x18\a \x01(\v2\x18.cordwood.metadata.DeathH\x00R\x05death\x12+\n" +
-	"\x10snapshot_message\x18\b \x01(\fH\x00R\x0fsnapshotMessageB\x05\n" +
+	"\x10snapshot_message\x18\b \x01(\fH\x00R\x0fsnapshotMessage\x12-\n" +
+	"\x04sync\x18\t \x01(\v2\x17.cordwood.metadata.SyncH\x00R\x04syncB\x05\n" +
 	"\x03ask\"5\n" +
 	"\x04Pull\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x17\n" +
@@ -2037,10 +2099,11 @@ const file_meta_proto_rawDesc = "" +
 	"\x05lossy\x18\a \x03(\v2\x19.cordwood.metadata.MemberR\x05lossy\"9\n" +
 	"\x11AllocateProducers\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\"9\n" +
+	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\"\x06\n" +
+	"\x04Sync\"9\n" +
 	"\x05Death\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\fR\vincarnation\"\x8a\x03\n" +
+	"\vincarnation\x18\x02 \x01(\fR\vincarnation\"\xa0\x03\n" +
 	"\x05Reply\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x16\n" +
@@ -2055,7 +2118,8 @@ const file_meta_proto_rawDesc = "" +
 	"\tpartition\x18\n" +
 	" \x01(\v2\x1c.cordwood.metadata.PartitionR\tpartition\x12\x14\n" +
 	"\x05first\x18\v \x01(\x03R\x05first\x12\x14\n" +
-	"\x05count\x18\f \x01(\x03R\x05count\"\xaa\x01\n" +
+	"\x05count\x18\f \x01(\x03R\x05count\x12\x14\n" +
+	"\x05index\x18\r \x01(\x04R\x05index\"\xaa\x01\n" +
 	"\x06Pulled\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\x05R\x06leader\x125\n" +
@@ -2079,7 +2143,7 @@ func file_meta_proto_rawDescGZIP() []byte {
 	return file_meta_proto_rawDescData
 }
 
-var file_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_meta_proto_goTypes = []any{
 	(*Broker)(nil),            // 0: cordwood.metadata.Broker
 	(*Retention)(nil),         // 1: cordwood.metadata.Retention
@@ -2101,10 +2165,11 @@ var file_meta_proto_goTypes = []any{
 	(*CreateTopic)(nil),       // 17: cordwood.metadata.CreateTopic
 	(*AlterISR)(nil),          // 18: cordwood.metadata.AlterISR
 	(*AllocateProducers)(nil), // 19: cordwood.metadata.AllocateProducers
-	(*Death)(nil),             // 20: cordwood.metadata.Death
-	(*Reply)(nil),             // 21: cordwood.metadata.Reply
-	(*Pulled)(nil),            // 22: cordwood.metadata.Pulled
-	(*LogEntry)(nil),          // 23: cordwood.metadata.LogEntry
+	(*Sync)(nil),              // 20: cordwood.metadata.Sync
+	(*Death)(nil),             // 21: cordwood.metadata.Death
+	(*Reply)(nil),             // 22: cordwood.metadata.Reply
+	(*Pulled)(nil),            // 23: cordwood.metadata.Pulled
+	(*LogEntry)(nil),          // 24: cordwood.metadata.LogEntry
 }
 var file_meta_proto_depIdxs = []int32{
 	1,  // 0: cordwood.metadata.TopicConfig.local_retention:type_name -> cordwood.metadata.Retention
@@ -2119,23 +2184,24 @@ var file_meta_proto_depIdxs = []int32{
 	17, // 9: cordwood.metadata.Request.create_topic:type_name -> cordwood.metadata.CreateTopic
 	18, // 10: cordwood.metadata.Request.alter_isr:type_name -> cordwood.metadata.AlterISR
 	19, // 11: cordwood.metadata.Request.allocate_producers:type_name -> cordwood.metadata.AllocateProducers
-	20, // 12: cordwood.metadata.Request.death:type_name -> cordwood.metadata.Death
-	15, // 13: cordwood.metadata.Heartbeat.electable:type_name -> cordwood.metadata.PartitionID
-	15, // 14: cordwood.metadata.Heartbeat.lossy:type_name -> cordwood.metadata.PartitionID
-	3,  // 15: cordwood.metadata.CreateTopic.topic:type_name -> cordwood.metadata.Topic
-	15, // 16: cordwood.metadata.AlterISR.partition:type_name -> cordwood.metadata.PartitionID
-	4,  // 17: cordwood.metadata.AlterISR.isr:type_name -> cordwood.metadata.Member
-	4,  // 18: cordwood.metadata.AlterISR.lossy:type_name -> cordwood.metadata.Member
-	22, // 19: cordwood.metadata.Reply.pulled:type_name -> cordwood.metadata.Pulled
-	3,  // 20: cordwood.metadata.Reply.topic:type_name -> cordwood.metadata.Topic
-	5,  // 21: cordwood.metadata.Reply.partition:type_name -> cordwood.metadata.Partition
-	23, // 22: cordwood.metadata.Pulled.entries:type_name -> cordwood.metadata.LogEntry
-	11, // 23: cordwood.metadata.Pulled.snapshot:type_name -> cordwood.metadata.Snapshot
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	21, // 12: cordwood.metadata.Request.death:type_name -> cordwood.metadata.Death
+	20, // 13: cordwood.metadata.Request.sync:type_name -> cordwood.metadata.Sync
+	15, // 14: cordwood.metadata.Heartbeat.electable:type_name -> cordwood.metadata.PartitionID
+	15, // 15: cordwood.metadata.Heartbeat.lossy:type_name -> cordwood.metadata.PartitionID
+	3,  // 16: cordwood.metadata.CreateTopic.topic:type_name -> cordwood.metadata.Topic
+	15, // 17: cordwood.metadata.AlterISR.partition:type_name -> cordwood.metadata.PartitionID
+	4,  // 18: cordwood.metadata.AlterISR.isr:type_name -> cordwood.metadata.Member
+	4,  // 19: cordwood.metadata.AlterISR.lossy:type_name -> cordwood.metadata.Member
+	23, // 20: cordwood.metadata.Reply.pulled:type_name -> cordwood.metadata.Pulled
+	3,  // 21: cordwood.metadata.Reply.topic:type_name -> cordwood.metadata.Topic
+	5,  // 22: cordwood.metadata.Reply.partition:type_name -> cordwood.metadata.Partition
+	24, // 23: cordwood.metadata.Pulled.entries:type_name -> cordwood.metadata.LogEntry
+	11, // 24: cordwood.metadata.Pulled.snapshot:type_name -> cordwood.metadata.Snapshot
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_meta_proto_init() }
@@ -2152,6 +2218,7 @@ func file_meta_proto_init() {
 		(*Request_AllocateProducers)(nil),
 		(*Request_Death)(nil),
 		(*Request_SnapshotMessage)(nil),
+		(*Request_Sync)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2159,7 +2226,7 @@ func file_meta_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_meta_proto_rawDesc), len(file_meta_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
