@@ -13,7 +13,7 @@ import (
 )
 
 // tierTopic is the internal topic that says what the object store holds.
-const tierTopic = "__tier"
+const tierTopic = metadata.SystemTopic
 
 // tierEvents is the tier log on the internal topic: one record per event, its key
 // the partition, its value the event.

@@ -159,7 +159,8 @@ func (t *Topic) Partitions(ctx context.Context) (int, error) {
 	return topic.Partitions, err
 }
 
-// lookup finds the topic in what this node knows.
+// lookup finds the topic; one that this node does not know is looked for again
+// once the node knows all that was done when the call began.
 func (t *Topic) lookup(ctx context.Context) (metadata.Topic, error) {
 	n := t.tenant.node
 	c := n.cluster.Load()
@@ -168,6 +169,14 @@ func (t *Topic) lookup(ctx context.Context) (metadata.Topic, error) {
 	}
 	if err := n.closedErr(); err != nil {
 		return metadata.Topic{}, err
+	}
+	if topic, ok := c.meta.Image().TopicByName(t.tenant.id, t.name); ok {
+		return topic, nil
+	}
+	ctx, cancel := n.bound(ctx)
+	defer cancel()
+	if err := c.meta.Sync(ctx); err != nil {
+		return metadata.Topic{}, n.cause(ctx, err)
 	}
 	if topic, ok := c.meta.Image().TopicByName(t.tenant.id, t.name); ok {
 		return topic, nil
