@@ -191,3 +191,24 @@ func TestHandOver(t *testing.T) {
 		t.Errorf("NaN gives %v", l)
 	}
 }
+
+// TestAfterStall: the one long service of a stall must not pass for the nature of the work, or the load would
+// fall at the moment when the queue that the stall left is worked off.
+func TestAfterStall(t *testing.T) {
+	const when, long = 200 * time.Second, 2 * time.Second
+	for seed := range uint64(6) { // in some of them a request is in service when the stall begins
+		pool := &balance.Pool{Servers: 1}
+		balancetest.Queue{Utilization: .5, Service: time.Millisecond, Seed: seed, Stalled: func(d time.Duration) time.Duration {
+			if d > when && d < when+long {
+				return when + long
+			}
+			return 0
+		}}.Run(pool, epoch, when+30*time.Second, time.Second, func(now time.Time) {
+			if d := now.Sub(epoch) - when; d > 3*time.Second {
+				if p := pool.Stats(now).Load.Pressure; p < .8 {
+					t.Errorf("seed %d, %v after the stall began: pressure %.3f", seed, d, p)
+				}
+			}
+		})
+	}
+}
