@@ -172,6 +172,41 @@ var cases = map[string]func(t *testing.T){
 		f.step(evProgress{two, progressEntry{LeaderEpoch: 5, Seq: f.seq, Durable: 11}, f.now})
 		f.wantHW(11, "progress that was sent after it")
 	},
+	// No cut below the own high watermark; the replica stops and tells.
+	"KAFKA-12460": func(t *testing.T) {
+		f := newFixture(t, 10, 10, 8, at(3, 0), at(4, 5))
+		f.follow(nil)
+		q := f.ask()
+		es := f.step(evResponse{fetchAnswer{Seq: q.Seq, Status: statusDiverging, LeaderEpoch: 5, DivergeEpoch: 3, DivergeEnd: 5}, f.now})
+		if _, cuts := find[effTruncate](es); cuts || !f.c.quarantined {
+			t.Errorf("cuts: %v", es)
+		}
+		// Unless an unclean election has given that part up.
+		g := newFixture(t, 10, 10, 8, at(3, 0), at(4, 5))
+		g.follow(func(a *Assignment) { a.LastUncleanEpoch = 5 })
+		q = g.ask()
+		es = g.step(evResponse{fetchAnswer{Seq: q.Seq, Status: statusDiverging, LeaderEpoch: 5, DivergeEpoch: 3, DivergeEnd: 5}, g.now})
+		if cut, ok := find[effTruncate](es); !ok || cut.To != 5 || !cut.LowerHW {
+			t.Errorf("got %v", es)
+		}
+	},
+	// An answer to a question about another state of the log is dropped.
+	"KAFKA-13207": func(t *testing.T) {
+		f := newFixture(t, 10, 10, 3, at(4, 0))
+		f.follow(nil)
+		q := f.ask()
+		f.step(evWrote{Epoch: 4, Base: 10, End: 12, Now: f.now}) // the last append of its own leadership
+		es := f.step(evResponse{fetchAnswer{Seq: q.Seq, LeaderEpoch: 5, PrevEpoch: 4, PayloadBytes: 1, HW: 12}, f.now})
+		if _, ok := find[effAppend](es); ok || f.c.hw != 3 {
+			t.Errorf("taken: %v, high watermark %d", es, f.c.hw)
+		}
+		q = f.ask()
+		f.step(evResponse{fetchAnswer{Seq: q.Seq, LeaderEpoch: 5, PrevEpoch: 4, HW: 12}, f.now})
+		f.step(evResponse{fetchAnswer{Seq: q.Seq, Status: statusDiverging, LeaderEpoch: 5, DivergeEpoch: 3, DivergeEnd: 12}, f.now})
+		if f.c.follow.busy {
+			t.Error("a second answer to one question is taken")
+		}
+	},
 	// Reader sees uncommitted data: divergence discards the high watermark.
 	"KAFKA-14704": func(t *testing.T) {
 		f := newFixture(t, 10, 10, 3, at(4, 0))
@@ -454,5 +489,23 @@ func TestCase(t *testing.T) {
 		if !listed[id] {
 			t.Errorf("case %s is not in testdata/cases.txt", id)
 		}
+	}
+}
+
+// A durable end that is reported while a cut is under way speaks of records that
+// are going, also when this replica is elected meanwhile.
+func TestDurableDuringCut(t *testing.T) {
+	f := newFixture(t, 20, 10, 3, at(3, 0), at(4, 5))
+	f.follow(nil)
+	q := f.ask()
+	f.step(evResponse{fetchAnswer{Seq: q.Seq, Status: statusDiverging, LeaderEpoch: 5, DivergeEpoch: 3, DivergeEnd: 5}, f.now})
+	f.assign(func(a *Assignment) { a.Leader, a.LeaderEpoch = self, 6 })
+	f.step(evDurable{20, f.now})
+	if f.c.durable != 10 {
+		t.Errorf("durable end is %d while the log is cut to 5", f.c.durable)
+	}
+	f.step(evCut{End: 5, Durable: 5, Chain: []log.EpochStart{at(3, 0)}})
+	if f.c.durable != 5 || f.c.end != 5 {
+		t.Errorf("after the cut: durable %d, end %d", f.c.durable, f.c.end)
 	}
 }
