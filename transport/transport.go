@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"runtime/pprof"
@@ -526,7 +527,11 @@ func (t *Transport) ended(c *conn, err error, asked bool) {
 	if asked || t.closing {
 		return
 	}
-	t.o.Logger.Warn("transport: connection lost", "node", c.peer.Node, "class", c.class.String(),
+	level := slog.LevelWarn
+	if errors.Is(err, io.EOF) {
+		level = slog.LevelInfo // the peer has ended in order, as hosts come and go
+	}
+	t.o.Logger.Log(context.Background(), level, "transport: connection lost", "node", c.peer.Node, "class", c.class.String(),
 		"remote", addrText(c.nc), "err", err)
 	if t.o.Down == nil {
 		return
