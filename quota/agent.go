@@ -11,6 +11,7 @@ import (
 // Agent is a broker's side of shared quotas: it reports the use of a [Limiter]'s tenants and puts the shares that come back in force there. It has
 // no goroutine and no network: the owner calls Reports and Tick every [Rule.Period], carries the reports, and passes grants to Apply. Only
 // the quotas of whole tenants are shared, and not [PartitionMutations], which the one controller enforces. Safe for concurrent use.
+// A tenant delayed while the broker presses back ([Backpressure]) is not reported as throttled, since no share could help it there.
 //
 // What a tenant may use here: without a share, the static split, quota/brokers. With one, its limit, times [Rule.LazyFactor] (but
 // never more than the whole quota) while the share says so and is at most three periods old. When the lease runs out, the way back
@@ -188,6 +189,10 @@ func (s *shard) uses(a *Agent, all []Use, period Instant, now Instant) []Use {
 			}
 			m.settle(now)
 			u := Use{Tenant: acct.key.Tenant, Kind: kind, Throttled: m.owed || m.turned}
+			if kind != Connections && a.l.pressure.factor(kind) < 1 {
+				// What limits it is this broker: a larger share would help nobody, and take from brokers that could use it.
+				u.Throttled = false
+			}
 			if kind == Connections {
 				u.Rate = m.used
 				more = more || m.used > 0

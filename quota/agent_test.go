@@ -117,3 +117,33 @@ func TestAgentApply(t *testing.T) {
 		}
 	})
 }
+
+// TestAgentPressed checks that a broker which presses back doesn't draw quota to itself.
+func TestAgentPressed(t *testing.T) {
+	l := newLimiter(t, ingress(tenantA, 1000, time.Second))
+	a, err := quota.NewAgent(1, l, quota.Rule{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.SetMembers(quota.Members{Term: 1, Brokers: []quota.BrokerID{1}}, 0)
+	b := newPressure(t, l, quota.SafeLimits{QueueLength: 1})
+	b.Step(quota.Load{}, 0)
+	now := quota.Instant(0)
+	throttled := func(queue int) bool {
+		l.Charge(keyA, quota.Ingress, 3000, now)
+		now += period
+		b.Step(quota.Load{Queue: queue}, now)
+		a.Tick(now)
+		r := a.Reports(now)
+		if len(r) != 1 || len(r[0].Uses) != 1 {
+			t.Fatalf("reports %+v, want one use", r)
+		}
+		return r[0].Uses[0].Throttled
+	}
+	if !throttled(0) {
+		t.Error("not throttled in debt")
+	}
+	if throttled(5) {
+		t.Error("throttled by its share, though the broker presses")
+	}
+}

@@ -79,7 +79,7 @@ type Backpressure struct {
 	used  map[groupID]meterUse // of all tenants, when last looked at
 	queue float64              // factor by the queue
 	cutAt Instant
-	pie   [kinds + 1]float64 // what the queue's factor is of: the use when it first was cut
+	pie   [kinds + 1]float64 // what the queue's factor is of: the use within the limits when it first was cut
 	state Pressure
 }
 
@@ -182,7 +182,7 @@ func (b *Backpressure) Step(load Load, now Instant) Pressure {
 		}
 		if b.queue < 1 && kind != ConnectionRate {
 			if b.pie[kind] == 0 {
-				b.pie[kind] = sum(demands[kind].used)
+				b.pie[kind] = demands[kind].sustained
 			}
 			total = min(total, b.queue*b.pie[kind])
 		} else {
@@ -206,13 +206,6 @@ func (b *Backpressure) Step(load Load, now Instant) Pressure {
 	return b.State()
 }
 
-func sum(v []float64) (s float64) {
-	for _, x := range v {
-		s += x
-	}
-	return s
-}
-
 // stepQueue moves the queue's factor: down at once, but once in 100 ms only, and up by 0.02 per second.
 func (b *Backpressure) stepQueue(load Load, period Instant, now Instant) {
 	long := b.safe.QueueWait > 0 && load.Wait > b.safe.QueueWait || b.safe.QueueLength > 0 && load.Queue > b.safe.QueueLength
@@ -225,7 +218,10 @@ func (b *Backpressure) stepQueue(load Load, period Instant, now Instant) {
 	}
 }
 
-type kindDemand struct{ used, demands, limits []float64 }
+type kindDemand struct {
+	demands, limits []float64
+	sustained       float64 // used within the limits: without bursts, which no factor of the limits holds back
+}
 
 // measure returns the tenants' use, demands and unpressed limits by kind: a tenant that was throttled in the period wants all of its limit, and at
 // least what it used.
@@ -254,7 +250,8 @@ func (b *Backpressure) measure(period Instant, now Instant) (all [kinds + 1]kind
 					demand = max(used, limit)
 				}
 				d := &all[kind]
-				d.used, d.demands, d.limits = append(d.used, used), append(d.demands, demand), append(d.limits, limit)
+				d.demands, d.limits = append(d.demands, demand), append(d.limits, limit)
+				d.sustained += min(used, limit)
 			}
 		}
 		s.mu.Unlock()
