@@ -612,3 +612,19 @@ func TestVoterDirectory(t *testing.T) {
 	}
 	b.register(1)
 }
+
+// Whatever gives occasion to an election, only a reported replica is elected.
+func TestElectionNeedsReport(t *testing.T) {
+	b, tp := threeReplicas(t)
+	for id := BrokerID(1); id <= 3; id++ {
+		b.must2(deathRequest{id: id})
+	}
+	b.want(tp, "leader -1 isr [] elr [2 3] lost [] epoch 3.3")
+	b.register(2)
+	b.beat(2) // live, but its log is not open yet
+	b.dirs[3] = NewID()
+	b.register(3) // changes the partition
+	b.want(tp, "leader -1 isr [] elr [2] lost [3] epoch 3.4")
+	b.beat(2, electable(b.part(tp, 0)))
+	b.want(tp, "leader 2 isr [2] elr [] lost [3] epoch 4.5")
+}
