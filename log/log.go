@@ -64,13 +64,13 @@ type Segment struct {
 
 // Stats are counters of one log since [Open], and its present extent.
 type Stats struct {
-	Start, LocalStart, End, DurableEnd Offset
-	Segments                           int
-	LocalBytes                         int64 // of batches, all segments
-	Producers                          int   // with state in memory
-	Appends                            int64 // batches written
-	AppendBytes                        int64 // bytes of batches written
-	Syncs                              int64 // groups made durable
+	Start, LocalStart, End, DurableEnd Offset // as the methods of these names
+	Segments                           int    // files, the active one included
+	LocalBytes                         int64  // of batches, all segments
+	Producers                          int    // with state in memory
+	Appends                            int64  // batches written
+	AppendBytes                        int64  // bytes of batches written
+	Syncs                              int64  // groups made durable
 	Rolls                              int64
 	Reads                              int64
 	ReadBytes                          int64 // bytes handed out

@@ -18,6 +18,7 @@ type OSFS struct{}
 
 var _ FS = OSFS{}
 
+// Create implements [FS].
 func (OSFS) Create(name string) (File, error) {
 	f, err := os.OpenFile(filepath.FromSlash(name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
@@ -26,6 +27,7 @@ func (OSFS) Create(name string) (File, error) {
 	return osFile{f}, nil
 }
 
+// Open implements [FS].
 func (OSFS) Open(name string, write bool) (File, error) {
 	flag := os.O_RDONLY
 	if write {
@@ -38,18 +40,23 @@ func (OSFS) Open(name string, write bool) (File, error) {
 	return osFile{f}, nil
 }
 
+// Remove implements [FS].
 func (OSFS) Remove(name string) error { return os.Remove(filepath.FromSlash(name)) }
 
+// Rename implements [FS].
 func (OSFS) Rename(oldName, newName string) error {
 	return os.Rename(filepath.FromSlash(oldName), filepath.FromSlash(newName))
 }
 
+// Link implements [FS].
 func (OSFS) Link(oldName, newName string) error {
 	return os.Link(filepath.FromSlash(oldName), filepath.FromSlash(newName))
 }
 
+// MkdirAll implements [FS].
 func (OSFS) MkdirAll(name string) error { return os.MkdirAll(filepath.FromSlash(name), 0o755) }
 
+// List implements [FS].
 func (OSFS) List(dir string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.FromSlash(dir))
 	if err != nil {
@@ -62,6 +69,7 @@ func (OSFS) List(dir string) ([]string, error) {
 	return names, nil
 }
 
+// Stat implements [FS].
 func (OSFS) Stat(name string) (FileInfo, error) {
 	fi, err := os.Stat(filepath.FromSlash(name))
 	if err != nil {
@@ -74,8 +82,10 @@ func (OSFS) Stat(name string) (FileInfo, error) {
 	return info, nil
 }
 
+// SyncDir implements [FS].
 func (OSFS) SyncDir(dir string) error { return syncDir(filepath.FromSlash(dir)) }
 
+// Lock implements [FS].
 func (OSFS) Lock(name string) (io.Closer, error) {
 	c, err := lockFile(filepath.FromSlash(name))
 	if err != nil {
@@ -84,6 +94,7 @@ func (OSFS) Lock(name string) (io.Closer, error) {
 	return &onceCloser{c: c}, nil
 }
 
+// FreeBytes implements [FS].
 func (OSFS) FreeBytes(dir string) (int64, error) { return freeBytes(filepath.FromSlash(dir)) }
 
 // onceCloser closes once and gives later calls the first result.

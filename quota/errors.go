@@ -23,6 +23,7 @@ type ThrottledError struct {
 	Err        error         // what ended the wait, such as context.DeadlineExceeded; nil if nobody waited
 }
 
+// Error describes the refusal in one line.
 func (e *ThrottledError) Error() string {
 	after := "never"
 	if e.RetryAfter < Forever {

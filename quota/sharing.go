@@ -12,13 +12,15 @@ import (
 // Carrier takes reports and grants to other brokers. Both are best effort: a lost, late, repeated or overtaken message does no harm. Calls must not
 // block. Messages to the broker itself are not carried.
 type Carrier interface {
+	// Report takes what a broker has used to a coordinator.
 	Report(to BrokerID, r Report)
+	// Grant takes a coordinator's shares to a broker.
 	Grant(to BrokerID, g Grant)
 }
 
 // SharingOptions configure [NewSharing].
 type SharingOptions struct {
-	Self    BrokerID
+	Self    BrokerID // of this broker, in the set that shares the quotas
 	Limiter *Limiter // new; see [NewAgent]
 	Carrier Carrier
 	Rule    Rule
