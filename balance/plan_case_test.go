@@ -182,6 +182,25 @@ func TestLedger(t *testing.T) {
 	if l.InFlight() != len(plan.Moves) || len(l.Moving()) != len(plan.Moves) {
 		t.Errorf("%d in flight, %d moving, want %d", l.InFlight(), len(l.Moving()), len(plan.Moves))
 	}
+	// What is in flight is not planned again, not even by force and when it looks worse than before.
+	for _, b := range []balance.BrokerID{plan.Moves[0].To, plan.Moves[0].From} {
+		worse := c.Clone()
+		for i := range worse.Partitions {
+			if worse.Partitions[i].ID == plan.Moves[0].Partition {
+				worse.Partitions[i].Replicas[0].Load[balance.Disk] = 25
+			}
+		}
+		for i := range worse.Brokers {
+			if worse.Brokers[i].ID == b {
+				worse.Brokers[i].State = balance.Draining
+			}
+		}
+		for _, m := range mustPlan(t, o, worse, &l, now).Moves {
+			if m.Partition == plan.Moves[0].Partition {
+				t.Errorf("planned again while in flight: %v", m)
+			}
+		}
+	}
 	// redpanda #29241: reports still show the old state while the moves run, and for a while after.
 	for range 5 {
 		if p := tick(); len(p.Moves) != 0 {
@@ -220,10 +239,20 @@ func TestLedger(t *testing.T) {
 			c2.Partitions[i].Replicas[0].Load[balance.Disk] = 12
 		}
 	}
-	for _, m := range mustPlan(t, forced, c2, &l, now).Moves {
-		if m.Partition == moved.Partition {
-			t.Errorf("moved again inside the cool-down: %v", m)
+	touched := func(at time.Time) bool {
+		forced.MaxReportAge = -1
+		for _, m := range mustPlan(t, balance.Heuristic(forced), c2, &l, at).Moves {
+			if m.Partition == moved.Partition {
+				return true
+			}
 		}
+		return false
+	}
+	if touched(now.Add(10 * time.Minute)) {
+		t.Error("moved again inside the cool-down")
+	}
+	if !touched(now.Add(time.Hour)) {
+		t.Error("not moved after the cool-down either: the test shows nothing")
 	}
 	for i := range c2.Brokers {
 		if c2.Brokers[i].ID == moved.To {
@@ -236,6 +265,29 @@ func TestLedger(t *testing.T) {
 	}
 	if !left {
 		t.Error("a drain waits for the cool-down")
+	}
+}
+
+// TestTinyCells: models that are solved by trying all keep to their cells, too.
+func TestTinyCells(t *testing.T) {
+	c := single([]int64{8, 4, 4}, []int64{2}, []int64{1}, []int64{1})
+	for i := range c.Brokers {
+		c.Brokers[i].Cell = balance.CellID(1 + i/2)
+	}
+	for i := range c.Partitions {
+		c.Partitions[i].Cell = 1
+		if i >= 4 {
+			c.Partitions[i].Cell = 2
+		}
+	}
+	plan := mustPlan(t, onlyDisk(), c, nil, epoch)
+	for _, m := range plan.Moves {
+		if m.To > 2 {
+			t.Errorf("leaves its cell: %v", m)
+		}
+	}
+	if len(plan.Moves) == 0 {
+		t.Error("nothing moves")
 	}
 }
 

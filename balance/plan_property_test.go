@@ -38,7 +38,8 @@ func drawCluster(t *rapid.T) balance.Cluster {
 			b.Reported = at(-1000)
 		}
 		if capped {
-			b.Capacity = balance.Loads{20_000, 40_000, 1e6, 20_000}
+			x := rapid.Int64Range(500, 20_000).Draw(t, "capacity")
+			b.Capacity = balance.Loads{x, 2 * x, 50 * x, x}
 			b.MaxReplicas = rapid.IntRange(1, 40).Draw(t, "max")
 		}
 		c.Brokers = append(c.Brokers, b)
@@ -156,8 +157,27 @@ func TestPlanProperties(t *testing.T) {
 					t.Fatal("the model was changed")
 				}
 				after := c.Clone()
-				if err := after.Apply(plan.Moves); err != nil {
-					t.Fatalf("%v in %v", err, plan.Moves)
+				states := map[balance.BrokerID]balance.Broker{}
+				for _, b := range c.Brokers {
+					states[b.ID] = b
+				}
+				for _, m := range plan.Moves {
+					if err := after.Apply([]balance.Move{m}); err != nil {
+						t.Fatalf("%v in %v", err, plan.Moves)
+					}
+					b := states[m.To]
+					if b.State == balance.Dead || b.State == balance.Draining || epoch.Before(b.DemotedUntil) {
+						t.Errorf("a broker that must not receives: %v", m)
+					}
+					if m.Kind == balance.MoveLeadership {
+						for _, p := range after.Partitions {
+							for _, r := range p.Replicas {
+								if p.ID == m.Partition && r.Broker == m.To && r.Lagging {
+									t.Errorf("leadership goes to a copy that lags: %v", m)
+								}
+							}
+						}
+					}
 				}
 				parts0, over0 := violations(c, epoch)
 				parts1, over1 := violations(after, epoch)
