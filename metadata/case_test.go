@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/raft/v3/raftpb"
+
 	"github.com/cordwood-io/cordwood/metadata"
 )
 
@@ -34,6 +36,37 @@ func TestCaseList(t *testing.T) {
 func caseEarlierTerm(t *testing.T) {
 	w, _ := cluster(t, 3, nil)
 	defer w.stop()
+	// Elected, but unable to commit: it leads, and is no controller yet.
+	w.mu.Lock()
+	w.drop = func(_, _ metadata.BrokerID, m *raftpb.Message) bool { return m.GetType() == raftpb.MsgAppResp }
+	w.mu.Unlock()
+	w.controller().kill(true)
+	leads := 0
+	for range 100 {
+		time.Sleep(20 * time.Millisecond)
+		for _, n := range w.running() {
+			st := n.server.Status()
+			if st.Leader == n.id {
+				leads++
+			}
+			if st.Controller {
+				t.Fatal("active before an entry of its own term is applied")
+			}
+		}
+	}
+	if leads == 0 {
+		t.Error("nobody was elected")
+	}
+	w.mu.Lock()
+	w.drop = nil
+	w.mu.Unlock()
+	for id := metadata.BrokerID(1); id <= 3; id++ {
+		if n := w.nodes[id]; n.server == nil {
+			w.start(id)
+			n.startBroker("")
+		}
+		w.waitFor(w.nodes[id], "live brokers", live(3))
+	}
 	for i := range 5 {
 		lead := w.controller()
 		w.isolate(lead.id, true)
