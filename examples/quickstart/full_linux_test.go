@@ -2,6 +2,7 @@ package main
 
 import (
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -12,5 +13,9 @@ func testDiskFull(t *testing.T) {
 		t.Skipf("no small file system can be mounted: %v", err)
 	}
 	defer syscall.Unmount(dir, syscall.MNT_DETACH)
-	checkRefused(t, program(t, sequence(1, 9_000_000), "-in", "-", "-dir", dir), "full")
+	o := program(t, sequence(1, 9_000_000), "-in", "-", "-dir", dir)
+	checkRefused(t, o, "full")
+	if strings.Contains(o.stderr, "no space") {
+		t.Errorf("more than one line says why:\n%s", o.stderr)
+	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,35 +15,39 @@ import (
 	"github.com/cordwood-io/cordwood"
 )
 
-// An input is text to append: files, one after the other.
+// An input is text to append: files, one after the other, or a copy of standard
+// input.
 type input struct {
 	files []string
-	bytes int64 // of all files together
+	spool *os.File // has no name any more, where the system allows that
+	bytes int64    // of all together
 }
 
 var errEmptyInput = errors.New("the input has no lines")
 
 // openInput finds the text that path names. Standard input is first copied to
-// spool, so that its length is known; skip is a directory that is not read.
-func openInput(path string, stdin io.Reader, spool, skip string) (*input, error) {
-	in := &input{}
+// a file in dir, so that its length is known, until its end or that of ctx. What
+// lies in dir is never input.
+func openInput(ctx context.Context, path string, stdin io.Reader, dir string) (*input, error) {
 	if path == "-" {
-		f, err := os.Create(spool)
+		in, err := copyInput(ctx, stdin, dir)
 		if err != nil {
-			return nil, err
-		}
-		n, err := io.Copy(f, stdin)
-		if err = errors.Join(err, f.Close()); err != nil {
 			return nil, fmt.Errorf("read standard input: %w", err)
 		}
-		in.files, in.bytes = []string{spool}, n
-		return in, in.check()
+		if err := in.check(); err != nil {
+			return nil, errors.Join(err, in.close())
+		}
+		return in, nil
 	}
+	in := &input{}
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("read input: %w", err)
 	}
 	if !info.IsDir() {
+		if !info.Mode().IsRegular() {
+			return nil, fmt.Errorf("read input: %s is neither a file nor a directory: pipe it in and give -in -", path)
+		}
 		f, err := os.Open(path)
 		if err != nil {
 			return nil, fmt.Errorf("read input: %w", err)
@@ -55,8 +60,10 @@ func openInput(path string, stdin io.Reader, spool, skip string) (*input, error)
 		switch {
 		case err != nil:
 			return err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
 		case d.IsDir():
-			if d.Name() == ".git" || same(name, skip) {
+			if d.Name() == ".git" || same(name, dir) {
 				return fs.SkipDir
 			}
 		case d.Type().IsRegular():
@@ -76,6 +83,47 @@ func openInput(path string, stdin io.Reader, spool, skip string) (*input, error)
 	}
 	slices.Sort(in.files)
 	return in, in.check()
+}
+
+// copyInput makes an input of a copy of r, in a file of its own that does not
+// outlive the program. A read of a terminal or pipe can't be cut short: when ctx
+// ends it is left behind, for the program is about to end too.
+func copyInput(ctx context.Context, r io.Reader, dir string) (*input, error) {
+	f, err := os.CreateTemp(dir, "stdin-")
+	if err != nil {
+		return nil, err
+	}
+	os.Remove(f.Name()) // close does it where an open file keeps its name
+	in := &input{spool: f}
+	type result struct {
+		n   int64
+		err error
+	}
+	copied := make(chan result, 1)
+	go func() {
+		n, err := io.Copy(f, r)
+		copied <- result{n, err}
+	}()
+	select {
+	case c := <-copied:
+		in.bytes, err = c.n, c.err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, in.close())
+	}
+	return in, nil
+}
+
+// close lets go of what the input holds.
+func (in *input) close() error {
+	if in.spool == nil {
+		return nil
+	}
+	err := in.spool.Close()
+	os.Remove(in.spool.Name())
+	return err
 }
 
 func (in *input) check() error {
@@ -119,6 +167,9 @@ func isText(name string) (text bool, size int64, err error) {
 // lines calls fn with each line, without its newline, and with how many bytes of
 // the input it took. The bytes are valid during the call.
 func (in *input) lines(fn func(line []byte, took int) error) error {
+	if in.spool != nil {
+		return readLines("standard input", io.NewSectionReader(in.spool, 0, in.bytes), fn)
+	}
 	for _, name := range in.files {
 		if err := fileLines(name, fn); err != nil {
 			return err
@@ -133,7 +184,11 @@ func fileLines(name string, fn func(line []byte, took int) error) error {
 		return err
 	}
 	defer f.Close()
-	r := bufio.NewReaderSize(f, 256<<10)
+	return readLines(name, f, fn)
+}
+
+func readLines(name string, from io.Reader, fn func(line []byte, took int) error) error {
+	r := bufio.NewReaderSize(from, 256<<10)
 	var long []byte
 	for number := 1; ; number++ {
 		long = long[:0]

@@ -185,6 +185,9 @@ func TestBadInput(t *testing.T) {
 	t.Run("unreadable-input", func(t *testing.T) {
 		checkRefused(t, program(t, "", "-in", filepath.Join(t.TempDir(), "none")), "no such file")
 	})
+	t.Run("device-input", func(t *testing.T) {
+		checkRefused(t, program(t, "", "-in", os.DevNull), "neither a file nor a directory")
+	})
 	t.Run("line-too-long", func(t *testing.T) {
 		o := program(t, "short\n"+strings.Repeat("x", 1<<20+1)+"\n", "-in", "-")
 		checkRefused(t, o, "line 2")
@@ -271,5 +274,86 @@ func TestInterrupt(t *testing.T) {
 	want := sequence(1, int(r.Records)-1) + "last\n"
 	if r.ContentSHA256 != sum(want) {
 		t.Errorf("the topic is not the first %d lines and the last one", r.Records-1)
+	}
+}
+
+// Ctrl-C also ends the program while it waits for standard input.
+func TestInterruptInput(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	dir := filepath.Join(t.TempDir(), "new")
+	cmd := exec.Command(os.Args[0], "-in", "-", "-dir", dir)
+	cmd.Env = append(os.Environ(), programEnv+"=1")
+	cmd.Stdin = r
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer time.AfterFunc(time.Minute, func() { cmd.Process.Kill() }).Stop()
+	waitForFile(t, dir)
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		cmd.Process.Kill()
+		cmd.Wait()
+		t.Skip(err) // not on every system
+	}
+	cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != 130 || stderr.String() != "quickstart: interrupted\n" {
+		t.Errorf("status %d, want 130\n%s", got, &stderr)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// A run that dies before it has noted anything leaves a topic without a ledger;
+// the next one takes that up.
+func TestFirstRunDied(t *testing.T) {
+	dir := t.TempDir()
+	first := sequence(1, 3000)
+	succeed(t, first, "-in", "-", "-dir", dir)
+	if err := os.Truncate(filepath.Join(dir, "ledger"), 0); err != nil {
+		t.Fatal(err)
+	}
+	r := succeed(t, "last\n", "-in", "-", "-dir", dir)
+	if r.Records != 3001 || r.ContentSHA256 != sum(first+"last\n") {
+		t.Errorf("%d records, sha256 %s; want those of both runs", r.Records, r.ContentSHA256)
+	}
+}
+
+// A node ends with the program that started it, also in the middle of a request.
+func TestNodeEndsWithItsParent(t *testing.T) {
+	cmd := exec.Command(os.Args[0], nodeCommand)
+	cmd.Env = append(os.Environ(), programEnv+"=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	const patience = 60 // seconds, of the request
+	kill := time.AfterFunc(patience*time.Second, func() { cmd.Process.Kill() })
+	defer kill.Stop()
+	requests, answers := json.NewEncoder(in), json.NewDecoder(out)
+	var a nodeAnswer
+	err = requests.Encode(nodeRequest{Op: "open", ID: 1, Dir: t.TempDir(), Listen: "127.0.0.1:0", Seconds: patience})
+	if err = errors.Join(err, answers.Decode(&a)); err != nil || a.Error != "" {
+		t.Fatalf("open: %v %s", err, a.Error)
+	}
+	err = requests.Encode(nodeRequest{Op: "join", Seeds: []string{a.Addr}, Seconds: patience}) // itself: nobody to join
+	if err = errors.Join(err, in.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); !kill.Stop() {
+		t.Errorf("the node outlived its standard input: %v", err)
 	}
 }

@@ -2,19 +2,19 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"syscall"
 	"time"
-
-	"os"
 
 	"github.com/cordwood-io/cordwood"
 )
@@ -63,15 +63,25 @@ func nodeMain(in io.Reader, out io.Writer) int {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM)
 	debug.SetMemoryLimit(nodeMemory)
 	var n *cordwood.Node
-	requests := bufio.NewScanner(in)
+	// The program that started this one may die at any moment, also while a request
+	// is waited for: the end of standard input cuts that short.
+	alive, died := context.WithCancel(context.Background())
+	requests := make(chan []byte)
+	go func() {
+		defer close(requests)
+		defer died()
+		for lines := bufio.NewScanner(in); lines.Scan(); {
+			requests <- bytes.Clone(lines.Bytes())
+		}
+	}()
 	answers := json.NewEncoder(out)
 	status := 0
-	for requests.Scan() {
+	for line := range requests {
 		var q nodeRequest
 		var a nodeAnswer
-		err := json.Unmarshal(requests.Bytes(), &q)
+		err := json.Unmarshal(line, &q)
 		if err == nil {
-			n, a, err = nodeStep(n, q)
+			n, a, err = nodeStep(alive, n, q)
 		}
 		if err != nil {
 			a.Error = err.Error()
@@ -97,9 +107,9 @@ func nodeMain(in io.Reader, out io.Writer) int {
 	return status
 }
 
-func nodeStep(n *cordwood.Node, q nodeRequest) (*cordwood.Node, nodeAnswer, error) {
+func nodeStep(ctx context.Context, n *cordwood.Node, q nodeRequest) (*cordwood.Node, nodeAnswer, error) {
 	var a nodeAnswer
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(max(q.Seconds, 1)*float64(time.Second)))
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(max(q.Seconds, 1)*float64(time.Second)))
 	defer cancel()
 	if n == nil && q.Op != "open" {
 		return nil, a, errors.New("the node is not open")

@@ -73,11 +73,10 @@ func run(ctx context.Context, o options, stdin io.Reader, stderr io.Writer) (_ *
 	} else if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return nil, err
 	}
-	spool := filepath.Join(s.dir, "stdin")
-	defer os.Remove(spool)
-	if s.in, err = openInput(o.in, stdin, spool, s.dir); err != nil {
+	if s.in, err = openInput(ctx, o.in, stdin, s.dir); err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, s.in.close()) }()
 	// A line that can't be a record is found before anything is started.
 	if err := s.in.lines(func([]byte, int) error { return ctx.Err() }); err != nil {
 		return nil, err
@@ -86,11 +85,8 @@ func run(ctx context.Context, o options, stdin io.Reader, stderr io.Writer) (_ *
 	if err := s.start(ctx); err != nil {
 		return nil, err
 	}
-	if len(s.ledger.hashes) > 0 {
-		s.say("verifying %d records of earlier runs", len(s.ledger.hashes))
-		if err := s.recall(ctx); err != nil {
-			return nil, err
-		}
+	if err := s.recall(ctx); err != nil {
+		return nil, err
 	}
 	appendBegin := time.Now()
 	if err := s.append(ctx); err != nil {
@@ -172,8 +168,11 @@ func (s *session) start(ctx context.Context) (err error) {
 }
 
 // recall verifies what earlier runs left, and takes into the ledger what an
-// interrupted one had appended and not noted.
+// interrupted one had appended and not noted: all of it, if that was the first.
 func (s *session) recall(ctx context.Context) error {
+	if n := len(s.ledger.hashes); n > 0 {
+		s.say("verifying %d records of earlier runs", n)
+	}
 	v, err := s.readAll(ctx, sha256.New().Write)
 	if err != nil {
 		return err
@@ -275,7 +274,8 @@ func (s *session) append(ctx context.Context) error {
 		err = settle(0)
 	}
 	if err != nil {
-		return errors.Join(err, s.ledger.save(s.acked))
+		s.ledger.save(s.acked) // what it can't note the next run finds in the topic
+		return err
 	}
 	if s.r.EpochAfter <= s.r.EpochBefore { // all was acknowledged by the old leader
 		short, cancel := context.WithTimeout(ctx, stuckAfter)
