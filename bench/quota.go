@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -37,7 +39,8 @@ func quotaSettings(entities ...quota.Entity) (all []quota.Setting) {
 	return all
 }
 
-// quotaCharges takes samples of ours and of x/time/rate in turn. Both are given the time, so that reading a clock is no part of it; the rows with
+// quotaCharges takes samples of ours and of x/time/rate in turn, in processor time. Ours finds its bucket by the key,
+// x/time/rate's is at hand. Both are given the time, so that reading a clock is no part of it; the rows with
 // clock=true read it.
 func quotaCharges() ([]Row, error) {
 	tenant := quota.Entity{Tenant: quota.ByDefault()}
@@ -66,94 +69,82 @@ func quotaCharges() ([]Row, error) {
 	start := time.Now()
 	now := quota.Instant(0)
 
-	charge := func(l *quota.Limiter, key quota.Key) func(*testing.B) {
-		return func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
+	charge := func(l *quota.Limiter, keys []quota.Key) func(int) {
+		return func(n int) {
+			k := 0
+			for range n {
 				now += 100
-				l.Charge(key, quota.Ingress, 100, now)
-			}
-		}
-	}
-	many := func(l *quota.Limiter) func(*testing.B) {
-		return func(b *testing.B) {
-			b.ReportAllocs()
-			i := 0
-			for b.Loop() {
-				now += 100
-				l.Charge(keys[i], quota.Ingress, 100, now)
-				if i++; i == len(keys) {
-					i = 0
+				l.Charge(keys[k], quota.Ingress, 100, now)
+				if k++; k == len(keys) {
+					k = 0
 				}
 			}
 		}
 	}
 	figures := []struct {
-		name string
-		run  func(*testing.B)
-		peer func(*testing.B)
-		raw  func(*testing.B)
+		name            string
+		ours, peer, raw func(n int)
 	}{
-		{"charge/levels=1", charge(one, keys[7]), func(b *testing.B) {
+		{"charge/levels=1", charge(one, keys[7:8]), func(n int) {
 			at := start
-			for b.Loop() {
+			for range n {
 				at = at.Add(100)
 				peer.ReserveN(at, 100)
 			}
-		}, func(b *testing.B) {
-			for b.Loop() {
+		}, func(n int) {
+			for range n {
 				now += 100
 				bucket.Charge(100, now)
 			}
 		}},
-		{"charge/levels=3", charge(three, keys[7]), func(b *testing.B) {
+		{"charge/levels=3", charge(three, keys[7:8]), func(n int) {
 			at := start
-			for b.Loop() {
+			for range n {
 				at = at.Add(100)
 				for _, p := range peers {
 					p.ReserveN(at, 100)
 				}
 			}
 		}, nil},
-		{"charge/levels=1/tenants=1000", many(one), nil, nil},
-		{"charge/levels=3/tenants=1000", many(three), nil, nil},
-		{"charge/levels=1/clock=true", func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
+		{"charge/levels=1/tenants=1000", charge(one, keys), nil, nil},
+		{"charge/levels=3/tenants=1000", charge(three, keys), nil, nil},
+		{"charge/levels=1/clock=true", func(n int) {
+			for range n {
 				one.Charge(keys[7], quota.Ingress, 100, one.Now())
 			}
-		}, func(b *testing.B) {
-			for b.Loop() {
+		}, func(n int) {
+			for range n {
 				peer.AllowN(time.Now(), 100)
 			}
 		}, nil},
-		{"charge/levels=1/goroutines=8/one-tenant", parallel(one, keys[:1]), func(b *testing.B) {
-			b.SetParallelism(8 / min(8, runtime.GOMAXPROCS(0)))
-			b.RunParallel(func(pb *testing.PB) {
-				at := start
-				for pb.Next() {
-					at = at.Add(100)
-					peer.ReserveN(at, 100)
-				}
-			})
-		}, nil},
-		{"charge/levels=1/goroutines=8/tenants=1000", parallel(one, keys), nil, nil},
+		{"charge/levels=1/goroutines=8/tenants=1", parallel(func() func() {
+			at := quota.Instant(0)
+			return func() { at += 100; one.Charge(keys[7], quota.Ingress, 100, at) }
+		}), parallel(func() func() {
+			at := start
+			return func() { at = at.Add(100); peer.ReserveN(at, 100) }
+		}), nil},
 	}
 	var rows []Row
 	for _, f := range figures {
-		var ours, theirs, raw []float64
-		allocs := int64(0)
-		for range 5 {
-			r := testing.Benchmark(f.run)
-			ours = append(ours, float64(r.T.Nanoseconds())/float64(r.N))
-			allocs = max(allocs, r.AllocsPerOp())
+		var ours, theirs, raw, elapsed []float64
+		for range 11 {
+			processor, wall, err := sample(f.ours)
+			if err != nil {
+				return nil, err
+			}
+			ours, elapsed = append(ours, processor), append(elapsed, wall)
 			if f.peer != nil {
-				r := testing.Benchmark(f.peer)
-				theirs = append(theirs, float64(r.T.Nanoseconds())/float64(r.N))
+				if processor, _, err = sample(f.peer); err != nil {
+					return nil, err
+				}
+				theirs = append(theirs, processor)
 			}
 			if f.raw != nil {
-				r := testing.Benchmark(f.raw)
-				raw = append(raw, float64(r.T.Nanoseconds())/float64(r.N))
+				if processor, _, err = sample(f.raw); err != nil {
+					return nil, err
+				}
+				raw = append(raw, processor)
 			}
 		}
 		row := Row{Figure: f.name, Unit: "ns/op"}
@@ -166,34 +157,46 @@ func quotaCharges() ([]Row, error) {
 		if raw != nil {
 			row.Raw, _ = median(raw)
 		}
-		rows = append(rows, row)
-		if f.raw != nil || f.name == "charge/levels=3" {
-			rows = append(rows, Row{Figure: f.name + "/allocations", Unit: "allocs/op", Ours: float64(allocs)})
-		}
+		clock := Row{Figure: f.name + "/elapsed", Unit: "ns/op"}
+		clock.Ours, clock.Spread = median(elapsed)
+		rows = append(rows, row, clock)
 	}
+	for name, l := range map[string]*quota.Limiter{"charge/levels=1": one, "charge/levels=3": three} {
+		allocs := testing.AllocsPerRun(1000, func() { now += 100; l.Charge(keys[7], quota.Ingress, 100, now) })
+		rows = append(rows, Row{Figure: name + "/allocations", Unit: "allocs/op", Ours: allocs})
+	}
+	slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(a.Figure, b.Figure) })
 	return rows, nil
 }
 
-func parallel(l *quota.Limiter, keys []quota.Key) func(*testing.B) {
-	return func(b *testing.B) {
-		b.ReportAllocs()
-		b.SetParallelism(8 / min(8, runtime.GOMAXPROCS(0)))
-		var mu sync.Mutex
-		next := 0
-		b.RunParallel(func(pb *testing.PB) {
-			mu.Lock()
-			i := next * 97 % len(keys)
-			next++
-			mu.Unlock()
-			now := l.Now()
-			for pb.Next() {
-				now += 100
-				l.Charge(keys[i], quota.Ingress, 100, now)
-				if i++; i == len(keys) {
-					i = 0
+// sample returns the nanoseconds of processor and of elapsed time of one operation. On a quiet machine they are the same for one goroutine; on a
+// shared one the elapsed time says more about the neighbours.
+func sample(run func(n int)) (processor, elapsed float64, err error) {
+	const n = 1_000_000
+	busy, err := processorTime()
+	if err != nil {
+		return 0, 0, err
+	}
+	began := time.Now()
+	run(n)
+	took := time.Since(began)
+	now, err := processorTime()
+	return float64(now-busy) / n, float64(took) / n, err
+}
+
+// parallel runs an operation on eight goroutines.
+func parallel(make func() func()) func(int) {
+	return func(n int) {
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				op := make()
+				for range n / 8 {
+					op()
 				}
-			}
-		})
+			})
+		}
+		wg.Wait()
 	}
 }
 
@@ -240,7 +243,8 @@ func quotaMemory() ([]Row, error) {
 	}, nil
 }
 
-// quotaDivision lets a coordinator take the reports of 100 brokers on 1000 tenants and divide, period after period.
+// quotaDivision lets a coordinator take the reports of 100 brokers on 1000 tenants and divide, period after period, in processor time, the
+// collector's included.
 func quotaDivision() ([]Row, error) {
 	const tenants, brokers = 1000, 100
 	c, err := quota.NewCoordinator(0, quota.Rule{}, func(string, quota.Kind) quota.Rate { return 1e8 })
@@ -269,21 +273,31 @@ func quotaDivision() ([]Row, error) {
 			}
 			all = append(all, r)
 		}
-		began := time.Now()
+		began, err := processorTime()
+		if err != nil {
+			return nil, err
+		}
 		for _, r := range all {
 			c.Report(r, now)
 		}
-		reports = append(reports, time.Since(began).Seconds()*1e3)
-		began = time.Now()
+		middle, err := processorTime()
+		if err != nil {
+			return nil, err
+		}
 		grants := c.Step(now)
+		end, err := processorTime()
+		if err != nil {
+			return nil, err
+		}
 		if period >= 3 { // past the first reports
-			steps = append(steps, time.Since(began).Seconds()*1e3)
+			reports = append(reports, (middle-began).Seconds()*1e3)
+			steps = append(steps, (end-middle).Seconds()*1e3)
 		}
 		applied = grants[0].Seq
 	}
 	step := Row{Figure: "divide/tenants=1000/brokers=100", Unit: "ms"}
 	step.Ours, step.Spread = median(steps)
 	report := Row{Figure: "reports/tenants=1000/brokers=100", Unit: "ms"}
-	report.Ours, report.Spread = median(reports[3:])
+	report.Ours, report.Spread = median(reports)
 	return []Row{step, report}, nil
 }
