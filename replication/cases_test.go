@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
+	"github.com/cordwood-io/cordwood/log/record"
 )
 
 // fixture is one core with what is needed to talk to it.
@@ -411,6 +412,14 @@ var cases = map[string]func(t *testing.T){
 		if trim, ok := find[effTrim](es); !ok || trim.To != 6 {
 			t.Errorf("log start is not taken: %v", es)
 		}
+		// And where the leader's chain no longer tells what came before its log start, a
+		// follower that ends just there begins anew.
+		g := newFixture(t, 0, 0, 0)
+		g.step(evOpened{Start: 10, LocalStart: 10, End: 10, Durable: 10})
+		g.lead(nil)
+		if a := g.fetch(two, 10, 10, 4); a.Status != statusTierStart || a.Start != 10 {
+			t.Errorf("at the log start: %+v", a)
+		}
 	},
 	// Moved replica misses data: it begins at what the tier has, never above, and an
 	// unknown tier is no reason to begin anywhere.
@@ -507,5 +516,58 @@ func TestDurableDuringCut(t *testing.T) {
 	f.step(evCut{End: 5, Durable: 5, Chain: []log.EpochStart{at(3, 0)}})
 	if f.c.durable != 5 || f.c.end != 5 {
 		t.Errorf("after the cut: durable %d, end %d", f.c.durable, f.c.end)
+	}
+}
+
+// The high watermark waits for a follower that is about to join, within the latency
+// budget: else it would always be just above what that follower has.
+func TestWaitsForJoiner(t *testing.T) {
+	f := newFixture(t, 10, 10, 3, at(4, 0))
+	f.lead(func(a *Assignment) { a.ISR = []Member{self, three} })
+	f.sync()
+	f.fetch(two, 11, 11, 5)
+	f.fetch(three, 11, 11, 5)
+	f.c.lead.proposals = nil // nothing proposed counts for what follows
+	f.write(1)
+	f.sync()
+	f.fetch(three, 12, 12, 5)
+	f.wantHW(11, "node 2 is about to join and has 11")
+	f.now = f.now.Add(time.Second)
+	f.step(evTick{f.now})
+	f.wantHW(12, "node 2 has had its time")
+}
+
+// What is written down may be above a log that has lost its unsynced end.
+func TestHintAboveLog(t *testing.T) {
+	f := newFixture(t, 10, 10, 15, at(4, 0))
+	f.wantHW(10, "the log ends at 10")
+}
+
+// Epochs of fetched batches lie between the log's last and the leader's.
+func TestCheckBatches(t *testing.T) {
+	var b []byte
+	for i, epoch := range []log.Epoch{3, 3, 5} {
+		x := record.LeaderChange(epoch, 1, nil, simStart)
+		x.SetBaseOffset(log.Offset(10 + i))
+		x.SetLeaderEpoch(epoch)
+		b = append(b, x.Bytes()...)
+	}
+	for _, c := range []struct {
+		name string
+		e    effAppend
+		good bool
+	}{
+		{"fits", effAppend{Pos: 10, Last: 2, Epoch: 5}, true},
+		{"below the last", effAppend{Pos: 10, Last: 4, Epoch: 5}, false},
+		{"above the leader's", effAppend{Pos: 10, Last: 2, Epoch: 4}, false},
+		{"elsewhere", effAppend{Pos: 9, Last: 2, Epoch: 5}, false},
+	} {
+		runs, err := checkBatches(b, c.e)
+		if (err == nil) != c.good {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if c.good && !slices.Equal(runs, []log.EpochStart{at(3, 10), at(5, 12)}) {
+			t.Errorf("%s: runs %v", c.name, runs)
+		}
 	}
 }
