@@ -424,13 +424,18 @@ func (n *Node) runHeartbeat(ctx context.Context, c *cluster, self metadata.Membe
 			return
 		}
 		req := metadata.HeartbeatRequest{ID: self.ID, Epoch: self.Epoch}
+		img := c.meta.Image()
 		c.mu.Lock()
 		req.AppliedIndex, req.WantStop = c.applied, c.stopping
 		for id, p := range c.partition {
 			switch {
 			case p.err != nil:
 			case p.rep.Lossy():
-				req.Lossy = append(req.Lossy, id)
+				// Told until the record shows it, and no longer: the replica may be let
+				// in again once it is filled.
+				if r, ok := img.Partition(id); ok && counted(r, self) {
+					req.Lossy = append(req.Lossy, id)
+				}
 			default:
 				req.Electable = append(req.Electable, id)
 			}
@@ -458,6 +463,12 @@ func (n *Node) runHeartbeat(ctx context.Context, c *cluster, self metadata.Membe
 			timer.Reset(min(interval, n.o.Tick))
 		}
 	}
+}
+
+// counted reports whether a broker's replica is trusted to hold all that is
+// committed.
+func counted(p metadata.Partition, self metadata.Member) bool {
+	return slices.Contains(p.ISR, self) || slices.Contains(p.ELR, self.ID)
 }
 
 // beatSoon asks for a heartbeat before the next one is due.
