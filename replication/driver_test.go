@@ -389,3 +389,26 @@ func (replicationNetwork) Progress(replication.NodeID, []byte) {}
 func (replicationNetwork) AlterISR(context.Context, replication.ISRChange) (replication.Assignment, error) {
 	return replication.Assignment{}, errUnreachable
 }
+
+// A partition that moves to a leader from which others are fetched already does not
+// wait for their parked call to end.
+func TestMovesWithoutWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ids := []log.PartitionID{{Topic: log.TopicID{5}, Index: 0}, {Topic: log.TopicID{5}, Index: 1}}
+		c := newCluster(t, 3, replication.Options{FetchWait: 5 * time.Minute}, ids...)
+		defer c.close()
+		time.Sleep(time.Hour)
+		for i := range 4 {
+			to := replication.NodeID(1 + i%2)
+			start := time.Now()
+			c.lead(ids[1], to)
+			if _, err := c.nodes[to].m.Get(ids[1]).WaitReady(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if d := time.Since(start); d > 10*time.Millisecond {
+				t.Errorf("new leader was ready after %v", d)
+			}
+			time.Sleep(time.Minute + 7*time.Second)
+		}
+	})
+}
