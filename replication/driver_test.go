@@ -392,7 +392,7 @@ func (replicationNetwork) AlterISR(context.Context, replication.ISRChange) (repl
 
 // A partition that moves to a leader from which others are fetched already does not
 // wait for their parked call to end.
-func TestMovesWithoutWaiting(t *testing.T) {
+func TestLeaderMovesWithoutWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := []log.PartitionID{{Topic: log.TopicID{5}, Index: 0}, {Topic: log.TopicID{5}, Index: 1}}
 		c := newCluster(t, 3, replication.Options{FetchWait: 5 * time.Minute}, ids...)
