@@ -107,7 +107,7 @@ func ExampleMonitor() {
 		}
 	}
 	// Output:
-	// round 6: broker 4 shall leave ISR: slow
+	// round 5: broker 4 shall leave ISR: slow
 }
 
 // The defaults of the planner.

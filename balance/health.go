@@ -86,14 +86,15 @@ const (
 	slowGain    = 0.08
 	quickFloor  = 0.27
 	slowFloor   = 0.12
-	zLimit      = 3.5  // of the spread of this round, and of the floor
-	zHistory    = 5.75 // of the mean spread
+	zLimit      = 3.5 // of the spread of this round, and of the floor
+	zHistory    = 5.5 // of the mean spread
 	historyGain = 1.0 / 360
 	quickRatio  = 1.75 // the least ratio to the median that the quick average calls slow
 	slowRatio   = 1.45
-	nearlySlow  = 0.6 // of a limit: such a round is no evidence, and does not take any away
-	confirmAt   = 3   // rounds of evidence, on balance, that confirm
-	clearAfter  = 18  // clean rounds in a row until probation
+	plainlySlow = 1.25 // times a limit: such a round counts twice
+	nearlySlow  = 0.6  // of a limit: such a round is no evidence, and does not take any away
+	confirmAt   = 3    // rounds of evidence, on balance, that confirm
+	clearAfter  = 18   // clean rounds in a row until probation
 	minPeers    = 3
 	madToSigma  = 1.4826
 	maxDoubling = 12
@@ -298,6 +299,7 @@ type patient struct {
 	load                    float64
 	leads, sole             int
 	registered, slowNow     bool
+	plainly                 bool // so slow that the round counts twice
 	nearly                  bool // not slow in this round, but not clear of it either
 	logRatio                float64
 	hasRatio, floorExceeded bool
@@ -372,7 +374,7 @@ func (m *Monitor) observe(o *Observation, now time.Time) *patient {
 // compare brings the evidence of slowness up to date for all brokers seen.
 func (m *Monitor) compare(obs []Observation, seen []*patient) {
 	for _, p := range seen {
-		p.logRatio, p.hasRatio, p.floorExceeded, p.slowNow, p.nearly = 0, false, false, false, false
+		p.logRatio, p.hasRatio, p.floorExceeded, p.slowNow, p.plainly, p.nearly = 0, false, false, false, false, false
 	}
 	sum := make([]float64, len(obs))
 	count := make([]int, len(obs))
@@ -431,6 +433,7 @@ func (m *Monitor) compare(obs []Observation, seen []*patient) {
 		for _, p := range seen {
 			if p.hasRatio && p.floorExceeded {
 				p.slowNow = p.slowNow || get(p)-mid > limit
+				p.plainly = p.plainly || ratio == quickRatio && get(p)-mid > plainlySlow*limit
 				p.nearly = p.nearly || get(p)-mid > nearlySlow*limit
 			}
 		}
@@ -488,6 +491,9 @@ func (m *Monitor) score(p *patient, now time.Time) {
 	p.Ailment = ailment
 	if ailment == Slow {
 		p.Score = min(p.Score+1, confirmAt+2)
+		if p.plainly {
+			p.Score = min(p.Score+1, confirmAt+2)
+		}
 	} else {
 		p.Score = confirmAt + 2 // the time-out was the confirmation
 	}

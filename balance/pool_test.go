@@ -99,6 +99,17 @@ func TestPoolIdle(t *testing.T) {
 	}
 }
 
+// TestPoolFewSamples: one request that waited long says little.
+func TestPoolFewSamples(t *testing.T) {
+	p := &balance.Pool{Servers: 1}
+	tok := p.Enqueue(at(0))
+	tok.Start(at(1))
+	tok.Done(at(1.001))
+	if l := p.Stats(at(1.001)).Load; l.Pressure > 1.0/balance.MinSamples {
+		t.Errorf("got %+v", l)
+	}
+}
+
 // TestPoolTimeBackwards: racing goroutines hand over times that are out of order.
 func TestPoolTimeBackwards(t *testing.T) {
 	p := &balance.Pool{Servers: 1}
