@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +16,8 @@ import (
 	"github.com/cordwood-io/cordwood/cordwoodtest"
 	"github.com/cordwood-io/cordwood/log"
 	"github.com/cordwood-io/cordwood/log/record"
+	"github.com/cordwood-io/cordwood/metadata"
+	"github.com/cordwood-io/cordwood/tier/memstore"
 )
 
 func listen(t testing.TB) net.Listener {
@@ -94,6 +98,147 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
+	t.Run("negative-options", func(t *testing.T) {
+		for name, o := range map[string]cordwood.Options{
+			"size":  {CacheBytes: -1},
+			"fetch": {FetchBytes: -1},
+			"space": {ReserveBytes: -1},
+			"bound": {Uploads: -1},
+			"files": {OpenFiles: -1},
+			"calls": {BlockingCalls: -1},
+			"queue": {RequestServers: -1},
+		} {
+			o.ID, o.Dir, o.Listener = 1, t.TempDir(), listen(t)
+			if n, err := cordwood.Open(t.Context(), o); err == nil {
+				t.Errorf("%s: a negative option was taken", name)
+				n.Close()
+			}
+		}
+	})
+
+	t.Run("wildcard-address", func(t *testing.T) {
+		l, err := net.Listen("tcp", ":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := cordwood.Open(t.Context(), cordwood.Options{ID: 1, Dir: t.TempDir(), Listener: l})
+		if err == nil {
+			n.Close()
+			t.Error("an address that other nodes can't dial was taken")
+		} else if !strings.Contains(err.Error(), "Advertise") {
+			t.Errorf("error %v does not name Advertise", err)
+		}
+	})
+
+	t.Run("wrong-voters", func(t *testing.T) {
+		l := listen(t)
+		o := cordwood.Options{ID: 1, Dir: t.TempDir(), Listener: l}
+		n, err := cordwood.Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, voters := range map[string][]cordwood.Voter{
+			"twice":      {{ID: 1, Addr: "a"}, {ID: 1, Addr: "b"}, {ID: 2, Addr: "c"}},
+			"zero":       {{ID: 1, Addr: "a"}, {ID: 0, Addr: "b"}, {ID: 2, Addr: "c"}},
+			"no address": {{ID: 1, Addr: "a"}, {ID: 2}, {ID: 3, Addr: "c"}},
+		} {
+			if err := n.Init(t.Context(), cordwood.NewID(), voters); err == nil {
+				t.Errorf("%s: Init succeeded", name)
+			}
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+		// The refused lists have left nothing behind.
+		o.Listener = listen(t)
+		if n, err = cordwood.Open(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		if err := n.Init(t.Context(), cordwood.NewID(), []cordwood.Voter{{ID: 1, Addr: "a"}}); err != nil {
+			t.Errorf("Init with right voters: %v", err)
+		}
+	})
+
+	t.Run("voter-without-listener", func(t *testing.T) {
+		n, err := cordwood.Open(t.Context(), cordwood.Options{ID: 1, Dir: t.TempDir(), NoReplicas: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		if err := n.Init(t.Context(), cordwood.NewID(), []cordwood.Voter{{ID: 1, Addr: "a"}}); err == nil {
+			t.Error("a node that nobody can reach became a voter")
+		}
+	})
+
+	t.Run("not-ready", func(t *testing.T) {
+		l := listen(t)
+		n, err := cordwood.Open(t.Context(), cordwood.Options{ID: 1, Dir: t.TempDir(), Listener: l, Store: memstore.New()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		if err := n.Init(t.Context(), cordwood.NewID(), []cordwood.Voter{{ID: 1, Addr: l.Addr().String()}}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		err = n.Ready(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "SystemReplication") {
+			t.Errorf("Ready of one node with a store gave %v, want what it waits for", err)
+		}
+	})
+
+	t.Run("closed", func(t *testing.T) {
+		l := listen(t)
+		dir := t.TempDir()
+		n, err := cordwood.Open(t.Context(), cordwood.Options{ID: 1, Dir: dir, Listener: l})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+		before, err := os.ReadFile(filepath.Join(dir, "node"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Init(t.Context(), cordwood.NewID(), []cordwood.Voter{{ID: 1, Addr: l.Addr().String()}}); !errors.Is(err, cordwood.ErrClosed) {
+			t.Errorf("Init gave %v, want ErrClosed", err)
+		}
+		if err := n.Join(t.Context(), "127.0.0.1:1"); !errors.Is(err, cordwood.ErrClosed) {
+			t.Errorf("Join gave %v, want ErrClosed", err)
+		}
+		if err := n.Ready(t.Context()); !errors.Is(err, cordwood.ErrClosed) {
+			t.Errorf("Ready gave %v, want ErrClosed", err)
+		}
+		if after, _ := os.ReadFile(filepath.Join(dir, "node")); !bytes.Equal(after, before) {
+			t.Error("Init after Close changed the directory")
+		}
+	})
+
+	t.Run("closed-during-init", func(t *testing.T) {
+		for range 20 { // whichever wins, nothing is left running: see TestMain
+			l := listen(t)
+			n, err := cordwood.Open(t.Context(), cordwood.Options{ID: 1, Dir: t.TempDir(), Listener: l})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var both sync.WaitGroup
+			both.Go(func() {
+				if err := n.Init(t.Context(), cordwood.NewID(), []cordwood.Voter{{ID: 1, Addr: l.Addr().String()}}); err != nil && !errors.Is(err, cordwood.ErrClosed) {
+					t.Errorf("Init gave %v, want success or ErrClosed", err)
+				}
+			})
+			both.Go(func() {
+				if err := n.Close(); err != nil {
+					t.Errorf("Close gave %v", err)
+				}
+			})
+			both.Wait()
+		}
+	})
+
 	t.Run("not-initialized", func(t *testing.T) {
 		n, err := cordwood.Open(t.Context(), cordwood.Options{ID: 1, Dir: t.TempDir(), Listener: listen(t)})
 		if err != nil {
@@ -139,6 +284,43 @@ func TestBadInput(t *testing.T) {
 		}
 		if _, err := topic.AppendRecords(t.Context(), 1, record.Record{}); !errors.Is(err, cordwood.ErrUnknownPartition) {
 			t.Errorf("append to partition 1 of 1 gave %v, want ErrUnknownPartition", err)
+		}
+	})
+
+	t.Run("negative-topic-config", func(t *testing.T) {
+		for name, cfg := range map[string]cordwood.TopicConfig{
+			"partitions":      {Partitions: -1},
+			"replication":     {Replication: -1},
+			"segment":         {SegmentBytes: -1},
+			"retention":       {RetentionBytes: -1},
+			"retention-age":   {RetentionAge: -1},
+			"local-retention": {LocalRetentionBytes: -1},
+			"local-age":       {LocalRetentionAge: -1},
+		} {
+			if err := c.Node(1).Tenant("").CreateTopic(t.Context(), name, cfg); !errors.Is(err, metadata.ErrInvalidRequest) {
+				t.Errorf("%s gave %v, want ErrInvalidRequest", name, err)
+			}
+		}
+	})
+
+	t.Run("negative-wait", func(t *testing.T) {
+		// Through a host, so that the wait crosses the wire.
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		o, err := topic.Offsets(ctx, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := topic.Read(ctx, 0, o.HighWatermark, 0, -time.Second)
+		if err != nil || len(got.Batches) != 0 {
+			t.Errorf("read at the end with a negative wait gave %d bytes, %v; want none at once", len(got.Batches), err)
+		}
+	})
+
+	t.Run("control-batch", func(t *testing.T) {
+		b := record.LeaderChange(1, 1, []int32{1}, time.Now())
+		if _, err := topic.Append(t.Context(), 0, b); !errors.Is(err, cordwood.ErrInvalidBatch) {
+			t.Errorf("append gave %v, want ErrInvalidBatch", err)
 		}
 	})
 

@@ -1,6 +1,7 @@
 package cordwood
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,6 +87,9 @@ func (t *Tenant) CreateTopic(ctx context.Context, name string, cfg TopicConfig) 
 	if c == nil {
 		return ErrNotInitialized
 	}
+	if min(cfg.LocalRetentionBytes, cfg.RetentionBytes) < 0 || min(cfg.LocalRetentionAge, cfg.RetentionAge) < 0 {
+		return fmt.Errorf("%w: negative retention", metadata.ErrInvalidRequest)
+	}
 	if delay, ok := n.limiter.Reserve(quota.Key{Tenant: t.id}, quota.PartitionMutations, int64(max(cfg.Partitions, 1)), n.limiter.Now()); !ok {
 		return &quota.ThrottledError{Key: quota.Key{Tenant: t.id}, Kind: quota.PartitionMutations, RetryAfter: delay}
 	}
@@ -93,7 +97,7 @@ func (t *Tenant) CreateTopic(ctx context.Context, name string, cfg TopicConfig) 
 	defer cancel()
 	topic, err := c.meta.CreateTopic(ctx, metadata.TopicSpec{
 		Tenant: t.id, Name: name,
-		Partitions: max(cfg.Partitions, 1), Replication: cfg.Replication, MinISR: cfg.MinISR,
+		Partitions: cmp.Or(cfg.Partitions, 1), Replication: cfg.Replication, MinISR: cfg.MinISR,
 		Config: metadata.TopicConfig{
 			SegmentBytes: cfg.SegmentBytes, SegmentAge: cfg.SegmentAge, MaxBatchBytes: cfg.MaxBatchBytes,
 			LocalRetention: metadata.Retention{Bytes: cfg.LocalRetentionBytes, Age: cfg.LocalRetentionAge},
@@ -201,7 +205,7 @@ func (n *Node) checkBatch(b record.Batch) error {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Size(), n.o.MaxRecordBytes+batchOverhead)
 	}
 	if b.IsControl() {
-		return log.ErrControlBatch
+		return fmt.Errorf("%w: %w", ErrInvalidBatch, log.ErrControlBatch)
 	}
 	err := b.VerifyNew()
 	if err == nil {
@@ -225,8 +229,8 @@ func (t *Tenant) chargeIngress(ctx context.Context, bytes int) error {
 // pool. Its header is rewritten; the batch is the caller's again on return.
 //
 // Errors: [ErrUnknownTopic], [ErrUnknownPartition], [ErrTooLarge],
-// [ErrInvalidBatch], [ErrClosed], *[quota.ThrottledError] and the context's cause
-// mean that it was not appended; *[IndeterminateError] that it may have been, or
+// [ErrInvalidBatch] (control batches too), [ErrNotInitialized], [ErrClosed],
+// *[quota.ThrottledError] and the context's cause mean that it was not appended; *[IndeterminateError] that it may have been, or
 // may still be: ctx bounds the wait, not the fate; [ErrDuplicateUnknownOffset]
 // that it was, at an offset that is no longer known.
 //
@@ -305,7 +309,8 @@ type Chunk struct {
 
 // Read returns committed batches from an offset on: at least one, and others
 // while they fit into maxBytes (1 to 8 MiB, 0 means 1 MiB). At the end of the
-// partition it waits for more up to wait and then returns an empty Chunk.
+// partition it waits for more, up to wait and Options.FetchWait at most, and then
+// returns an empty Chunk.
 // Batches may be control batches, which hold no records; see [record.Next].
 //
 // Errors: [ErrOffsetOutOfRange] for an offset below the log start or above the
@@ -331,7 +336,7 @@ func (t *Topic) read(ctx context.Context, id log.PartitionID, from log.Offset, m
 	if err := n.limiter.Wait(ctx, quota.Key{Tenant: t.tenant.id}, quota.Egress, 0); err != nil {
 		return Chunk{}, err
 	}
-	r, err := n.read(ctx, readRequest{partition: id, from: from, maxBytes: min(maxBytes, maxReadBytes), wait: min(wait, n.o.FetchWait)})
+	r, err := n.read(ctx, readRequest{partition: id, from: from, maxBytes: min(maxBytes, maxReadBytes), wait: max(0, min(wait, n.o.FetchWait))})
 	if err != nil {
 		return Chunk{}, err
 	}
@@ -347,7 +352,7 @@ const defaultReadBytes = 1 << 20
 // headers belong to the caller.
 //
 // An error is yielded once and last; those of [Topic.Read], and
-// [log.CorruptionError] for bytes that arrived damaged. The iterator starts
+// *[log.CorruptionError] for bytes that arrived damaged. The iterator starts
 // nothing before the first pull and can be used again.
 func (t *Topic) Records(ctx context.Context, partition int32, from log.Offset) iter.Seq2[log.Record, error] {
 	return t.records(ctx, partition, from, false)

@@ -158,7 +158,9 @@ func decodeAppendRequest(b []byte) (m appendRequest, err error) {
 	d := decoder{b: b}
 	d.version()
 	m.partition = d.partition()
-	m.acks = replication.Acks(d.u8())
+	if m.acks = replication.Acks(d.u8()); d.err == nil && m.acks > replication.AcksNone {
+		return m, fmt.Errorf("%w: acks %d", errMalformed, m.acks)
+	}
 	n := int(d.u16())
 	if n > maxAppendItems {
 		return m, fmt.Errorf("%w: %d batches in one append", errMalformed, n)

@@ -50,7 +50,9 @@ type Node struct {
 
 	cluster atomic.Pointer[cluster] // nil before Init or Join
 
-	joining sync.Mutex // held over Init and Join, so that one of them wins
+	// joining is held while Init or Join gives the node a cluster, so that one of
+	// them wins, and so that Close comes before it or after it.
+	joining sync.Mutex
 
 	// mu guards what follows. It is a leaf: nothing is called with it held.
 	mu      sync.Mutex
@@ -59,6 +61,8 @@ type Node struct {
 	tenants map[string]*Tenant
 	closed  bool
 	err     error // why the node ended by itself
+
+	closeErr error // what Close found; it is set before done is closed, and not after
 }
 
 // A cluster is the part of a node that exists once it belongs to one.
@@ -194,7 +198,18 @@ func (n *Node) Init(ctx context.Context, clusterID ID, voters []Voter) error {
 	if len(voters) != 1 && len(voters) != 3 && len(voters) != 5 {
 		return fmt.Errorf("cordwood: %d voters: there must be 1, 3 or 5", len(voters))
 	}
-	if !slices.ContainsFunc(voters, func(v Voter) bool { return v.ID == n.o.ID }) {
+	for i, v := range voters {
+		// A wrong list must not become durable: the directory could not be opened again.
+		switch {
+		case v.ID < 1:
+			return fmt.Errorf("cordwood: voter id %d: it must be at least 1", v.ID)
+		case v.Addr == "":
+			return fmt.Errorf("cordwood: voter %d has no address", v.ID)
+		case slices.ContainsFunc(voters[:i], func(w Voter) bool { return w.ID == v.ID }):
+			return fmt.Errorf("cordwood: voter %d is named twice", v.ID)
+		}
+	}
+	if !isVoter(voters, n.o.ID) {
 		return fmt.Errorf("cordwood: Init on node %d, which is not among the voters: call Join", n.o.ID)
 	}
 	fresh, err := n.enter(ctx, clusterID, voters)
@@ -205,12 +220,19 @@ func (n *Node) Init(ctx context.Context, clusterID ID, voters []Voter) error {
 	return nil
 }
 
+func isVoter(voters []Voter, id int32) bool {
+	return slices.ContainsFunc(voters, func(v Voter) bool { return v.ID == id })
+}
+
 // Join makes the node a member of the cluster that one of the seeds belongs to.
 // Seeds are addresses of members; they are asked in turn until one answers that
 // has a cluster, or ctx ends. If that cluster names this node as a voter, it
 // becomes one. A node that has a cluster already does nothing. The membership is
 // durable on return.
 func (n *Node) Join(ctx context.Context, seeds ...string) error {
+	if err := n.closedErr(); err != nil {
+		return err
+	}
 	if n.cluster.Load() != nil {
 		return nil
 	}
@@ -259,7 +281,7 @@ func (n *Node) joinAt(ctx context.Context, seed string) error {
 	if _, err := n.enter(ctx, answer.cluster, answer.voters); err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
-	if slices.ContainsFunc(answer.voters, func(v Voter) bool { return v.ID == n.o.ID }) {
+	if isVoter(answer.voters, n.o.ID) {
 		// The founder may have campaigned before this voter was there to answer.
 		n.net.CallAddr(ctx, seed, transport.Control, kindJoined, []byte{messageVersion})
 	}
@@ -271,6 +293,11 @@ func (n *Node) joinAt(ctx context.Context, seed string) error {
 func (n *Node) enter(ctx context.Context, clusterID ID, voters []Voter) (fresh bool, err error) {
 	n.joining.Lock()
 	defer n.joining.Unlock()
+	if err := n.closedErr(); err != nil {
+		return false, err
+	}
+	ctx, cancel := n.bound(ctx)
+	defer cancel()
 	n.mu.Lock()
 	self := n.self
 	n.mu.Unlock()
@@ -280,12 +307,15 @@ func (n *Node) enter(ctx context.Context, clusterID ID, voters []Voter) (fresh b
 		}
 		return false, nil
 	}
+	if n.o.Listener == nil && isVoter(voters, n.o.ID) {
+		return false, fmt.Errorf("cordwood: node %d is a voter: it needs Options.Listener", n.o.ID)
+	}
 	self.cluster, self.voters = clusterID, sortedVoters(voters)
 	if err := self.store(n.o.FS, n.o.Dir); err != nil {
 		return false, err
 	}
 	if err := n.start(ctx, self); err != nil {
-		return false, err
+		return false, n.cause(ctx, err)
 	}
 	n.mu.Lock()
 	n.self = self
@@ -668,36 +698,64 @@ func (n *Node) runHousekeeping(ctx context.Context, c *cluster) {
 }
 
 // Ready waits until the node is registered with its cluster's controller and in
-// contact, and the internal topics that it needs exist and have leaders. It returns [ErrNotInitialized] before Init
-// or Join, [ErrClosed], or the context's cause.
+// contact, and the internal topics that it needs exist and have leaders: with
+// Options.Store that takes Options.SystemReplication brokers. It returns
+// [ErrNotInitialized] before Init or Join, [ErrClosed], or an error that says what
+// is missing and wraps the context's cause.
 func (n *Node) Ready(ctx context.Context) error {
+	if err := n.closedErr(); err != nil {
+		return err
+	}
 	c := n.cluster.Load()
 	if c == nil {
 		return ErrNotInitialized
 	}
-	self := metadata.BrokerID(n.o.ID)
+	var missing string
 	_, err := n.waitImage(ctx, func(img *metadata.Image) bool {
-		b, ok := img.Broker(self)
-		if !ok || b.Fenced || b.Epoch != metadata.BrokerEpoch(c.epoch.Load()) {
-			return false
-		}
-		if n.o.Store == nil {
-			_, known := c.meta.Controller()
-			return known
-		}
-		t, ok := img.TopicByName("", tierTopic)
-		if !ok {
-			return false
-		}
-		p, ok := img.Partition(log.PartitionID{Topic: t.ID})
-		return ok && p.Leader >= 0
+		missing = n.missing(c, img)
+		return missing == ""
 	})
+	if err != nil && !errors.Is(err, ErrClosed) {
+		return fmt.Errorf("cordwood: node %d is not ready: %s: %w", n.o.ID, missing, err)
+	}
 	return err
+}
+
+// missing says what the node still needs before it is ready, "" for nothing.
+func (n *Node) missing(c *cluster, img *metadata.Image) string {
+	b, ok := img.Broker(metadata.BrokerID(n.o.ID))
+	if !ok || b.Epoch != metadata.BrokerEpoch(c.epoch.Load()) {
+		return "it has not registered with a controller"
+	}
+	if b.Fenced {
+		return "the controller has not taken it back yet"
+	}
+	if n.o.Store == nil {
+		if _, known := c.meta.Controller(); !known {
+			return "no controller is known"
+		}
+		return ""
+	}
+	t, ok := img.TopicByName("", tierTopic)
+	if !ok {
+		brokers := 0
+		for b := range img.Brokers() {
+			if b.HostsReplicas {
+				brokers++
+			}
+		}
+		return fmt.Sprintf("topic %s does not exist: it takes %d brokers (Options.SystemReplication on voters), %d have registered", tierTopic, n.o.SystemReplication, brokers)
+	}
+	if p, ok := img.Partition(log.PartitionID{Topic: t.ID}); !ok || p.Leader < 0 {
+		return fmt.Sprintf("topic %s has no leader", tierTopic)
+	}
+	return ""
 }
 
 // Shutdown hands the node's leaderships over, waits until the cluster does
 // without it, and closes it. When ctx ends first it closes the node all the same
-// and returns the context's cause.
+// and returns the context's cause: give it a deadline, since a cluster that has
+// lost its controller can't agree, which the last nodes to end meet.
 func (n *Node) Shutdown(ctx context.Context) error {
 	c := n.cluster.Load()
 	if c == nil || c.epoch.Load() == 0 {
@@ -729,8 +787,9 @@ func (n *Node) Shutdown(ctx context.Context) error {
 
 // Close ends the node at once, like a crash of the process but for what it tidies
 // up: leaderships are not handed over, appends that wait get *[IndeterminateError].
-// It returns when all goroutines have ended and all files are closed, with the
-// first error of that. Idempotent.
+// It returns when all goroutines have ended and all files are closed, with what
+// went wrong in that. Idempotent: later calls wait for the first and return the
+// same.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	first := !n.closed
@@ -738,9 +797,11 @@ func (n *Node) Close() error {
 	n.mu.Unlock()
 	if !first {
 		<-n.done
-		return nil
+		return n.closeErr
 	}
 	n.cancel(ErrClosed)
+	n.joining.Lock() // an Init or Join under way is cut short; later ones see the end
+	n.joining.Unlock()
 	errs := []error{n.net.Close()}
 	n.tasks.Wait()
 	if c := n.cluster.Load(); c != nil {
@@ -754,8 +815,9 @@ func (n *Node) Close() error {
 		errs = append(errs, c.meta.Close())
 	}
 	errs = append(errs, n.disk.Close(), n.lock.Close())
+	n.closeErr = errors.Join(errs...)
 	close(n.done)
-	return errors.Join(errs...)
+	return n.closeErr
 }
 
 // Done is closed when the node has ended: after Close or Shutdown, or by itself,

@@ -44,6 +44,13 @@ func TestMessagesRoundTrip(t *testing.T) {
 	}
 }
 
+func TestAcksOutOfRange(t *testing.T) {
+	b := appendRequest{partition: wirePartition, acks: replication.AcksNone + 1}.encode()
+	if _, err := decodeAppendRequest(b); !errors.Is(err, errMalformed) {
+		t.Errorf("acks that do not exist gave %v, want errMalformed", err)
+	}
+}
+
 // Each error that a handle tells apart is the same on the other side.
 func TestErrorsCross(t *testing.T) {
 	check := func(err error, same func(error) bool) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -55,7 +56,7 @@ type Options struct {
 	Listener net.Listener
 
 	// Advertise is the address at which other nodes reach Listener; the default is
-	// Listener.Addr().String(), which is wrong for a wildcard address.
+	// Listener.Addr().String(). A Listener on a wildcard address needs it.
 	Advertise string
 
 	// Dial connects to another node's Advertise address; nil dials TCP. A host
@@ -153,11 +154,15 @@ func (o Options) withDefaults() (Options, error) {
 	check(o.SystemReplication >= 0 && o.SystemReplication <= 7, "Options.SystemReplication is %d: it must be 1 to 7", o.SystemReplication)
 	check(o.MaxRecordBytes >= 0, "Options.MaxRecordBytes is negative")
 	check(o.Tick >= 0 && o.Session >= 0 && o.FetchWait >= 0 && o.LagMax >= 0 && o.TierInterval >= 0, "a duration in Options is negative")
+	check(o.CacheBytes >= 0 && o.FetchBytes >= 0 && o.ReserveBytes >= 0, "a size in Options is negative")
+	check(o.Uploads >= 0 && o.OpenFiles >= 0 && o.BlockingCalls >= 0 && o.RequestServers >= 0, "a bound in Options is negative")
 	if o.FS == nil {
 		o.FS = log.OSFS{}
 	}
 	if o.Advertise == "" && o.Listener != nil {
 		o.Advertise = o.Listener.Addr().String()
+		at, err := netip.ParseAddrPort(o.Advertise)
+		check(err != nil || !at.Addr().IsUnspecified(), "Options.Advertise is missing: other nodes can't reach %s", o.Advertise)
 	}
 	if o.Dial == nil {
 		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {

@@ -257,9 +257,9 @@ func (p *Producer) setCause(err error) {
 // the producer's until the Pending is done: its header is rewritten.
 //
 // Errors mean that the batch was not taken: [ErrClosed] after Close of producer
-// or node, [ErrUnknownTopic], [ErrUnknownPartition], [ErrInvalidBatch],
-// [ErrTooLarge], or the context's cause when ctx ends first. The tenant's ingress
-// quota is waited for here. Every other failure is overcome by trying again, until
+// or node, [ErrNotInitialized], [ErrUnknownTopic], [ErrUnknownPartition],
+// [ErrInvalidBatch], [ErrTooLarge], *[quota.ThrottledError], or the context's cause
+// when ctx ends first. The tenant's ingress quota is waited for here. Every other failure is overcome by trying again, until
 // the producer is closed; it shows in the Pending.
 func (p *Producer) Send(ctx context.Context, batch record.Batch) (*Pending, error) {
 	id, err := p.topic.partition(ctx, p.partition)
