@@ -466,6 +466,6 @@ func method(r Run) string {
 		return "method: every tenant's whole week is simulated in periods of 250 ms."
 	}
 	return "method: each tenant's week is represented by seeded windows of 60 s after 10 s of warm-up (40 for the fleet, 8 each for the loads 70 and 90), " +
-		"in periods of 250 ms.\n± is the standard error over tenants. One tenant's minutes per week come from 40 min of the week, so a tenant near the limit may be counted on " +
+		"in periods of 250 ms.\n± is the standard error over tenants. One tenant's minutes per week come from 40 min of it (8 for the loads), so a tenant near the limit may be counted on " +
 		"either side; over many tenants that evens out only in part."
 }
