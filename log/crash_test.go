@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -298,6 +299,9 @@ func (f *life) close() {
 	}
 	if err := f.l.Close(); err == nil && !f.dead {
 		f.w.acked = f.w.written
+		if _, err := f.fs.Stat("/data/p/cordwood.clean"); err == nil { // a full disk may have no room for it
+			f.w.stated = f.w.written
+		}
 	} else {
 		f.dead = true
 	}
@@ -542,4 +546,58 @@ func TestStaleTail(t *testing.T) {
 	if torn < 5 {
 		t.Errorf("only %d of 150 crashes left a whole batch behind a torn one", torn)
 	}
+}
+
+// TestFailedWriteLeavesNothing: a write that was done but reported as out of room
+// is cut off, so that a part of it can't follow what is appended in its place.
+func TestFailedWriteLeavesNothing(t *testing.T) {
+	fs := logtest.NewFS(1)
+	l := open(t, fs, log.Options{})
+	mustAppend(t, l, "acknowledged")
+	fs.OnOp(func(op logtest.Op) error {
+		if op.Kind == logtest.OpWrite && op.Len > 9000 {
+			return logtest.DoneButFailed(syscall.ENOSPC)
+		}
+		return nil
+	})
+	if _, err := l.Write(0, append(plain(big("one", 9000)), plain("two")...)); !errors.Is(err, log.ErrDiskFull) {
+		t.Fatalf("got %v", err)
+	}
+	fs.OnOp(nil)
+	mustAppend(t, l, big("new", 9000))
+	l = open(t, fs.Crash(logtest.CrashKeepAll), log.Options{})
+	if got := values(t, l, 0); len(got) != 2 || got[1] != big("new", 9000) {
+		t.Errorf("got %d records", len(got))
+	}
+	mustClose(t, l)
+}
+
+// TestFlippedEpochAtBorder: an epoch that is changed into that of the next batch
+// breaks no order, only the sum over headers.
+func TestFlippedEpochAtBorder(t *testing.T) {
+	fs := logtest.NewFS(1)
+	l := open(t, fs, log.Options{})
+	var at, hit int64
+	for i := range 20 {
+		b := plain(fmt.Sprint(i))
+		if i == 9 {
+			hit = at
+		}
+		at += int64(len(b))
+		if _, err := l.Write(log.Epoch(i/10), b); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fs = fs.Crash()
+	if err := fs.Corrupt("/data/p/00000000000000000000.log", hit+15, 1); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, fs, log.Options{})
+	if r := l.Recovery(); !r.Lossy || r.End != 20 {
+		t.Errorf("got %+v", r)
+	}
+	mustClose(t, l)
 }
