@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -233,6 +235,27 @@ func TestShutdownHandsOver(t *testing.T) {
 	if _, err := c.Node(leader).Tenant("").Topic("t").Offsets(t.Context(), 0); !errors.Is(err, cordwood.ErrClosed) {
 		t.Errorf("call after shutdown gave %v, want ErrClosed", err)
 	}
+}
+
+// A leader whose disk fails to sync, while its process goes on, gives the
+// leadership up.
+func TestLeaderDiskFails(t *testing.T) {
+	c := cordwoodtest.Start(t, cordwoodtest.Options{})
+	c.CreateTopic("t", cordwood.TopicConfig{})
+	topic := c.Host().Tenant("").Topic("t")
+	appendRange(t, topic, 0, 50, 5)
+	old := c.Leader("t", 0)
+	c.Disk(old).OnOp(func(op logtest.Op) error {
+		if op.Kind == logtest.OpSync && strings.Contains(op.Path, "/partitions/") {
+			return syscall.EIO
+		}
+		return nil
+	})
+	appendRange(t, topic, 50, 100, 5)
+	if leader := c.Leader("t", 0); leader == old {
+		t.Errorf("node %d still leads", leader)
+	}
+	checkRecords(t, topic, 0, 100)
 }
 
 // All nodes lose power at once, and what was acknowledged is still there.

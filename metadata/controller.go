@@ -492,7 +492,6 @@ func (c *controller) alterISR(p *plan, r ISRChange) (Partition, error) {
 	for _, m := range r.Lossy {
 		lossy = append(lossy, m.ID)
 	}
-	leads := false
 	for i, m := range isr {
 		switch {
 		case !q.HasReplica(m.ID):
@@ -504,11 +503,9 @@ func (c *controller) alterISR(p *plan, r ISRChange) (Partition, error) {
 		case !c.mayServe(p.image, m):
 			return Partition{}, fmt.Errorf("%w: broker %d with epoch %d", ErrIneligible, m.ID, m.Epoch)
 		}
-		leads = leads || q.LedBy(m)
 	}
-	if !leads && !slices.Contains(lossy, q.Leader) {
-		return Partition{}, fmt.Errorf("%w: the leader %d is not in the set", ErrInvalidRequest, q.Leader)
-	}
+	// A leader that leaves itself out resigns: it has lost data, or its log takes
+	// no more writes.
 	if q.Recovery == Recovering && len(isr) > 1 {
 		return Partition{}, fmt.Errorf("%w: %v is recovering, its leader stays alone", ErrIneligible, r.Partition)
 	}

@@ -343,7 +343,6 @@ func TestAlterISR(t *testing.T) {
 		{"older leader epoch", func(r *ISRChange) { r.LeaderEpoch-- }, ErrStale},
 		{"newer leader epoch", func(r *ISRChange) { r.LeaderEpoch++ }, ErrNotController},
 		{"newer partition epoch", func(r *ISRChange) { r.PartitionEpoch++ }, ErrNotController},
-		{"without the leader", func(r *ISRChange) { r.ISR = r.ISR[1:] }, ErrInvalidRequest},
 		{"a broker twice", func(r *ISRChange) { r.ISR = append(r.ISR, r.ISR[0]) }, ErrInvalidRequest},
 		{"no replica", func(r *ISRChange) { r.ISR = append(r.ISR, Member{4, 1}) }, ErrInvalidRequest},
 		{"an older process", func(r *ISRChange) { r.ISR[1].Epoch-- }, ErrIneligible},
@@ -368,6 +367,25 @@ func TestAlterISR(t *testing.T) {
 	b.beat(2, func(r *HeartbeatRequest) { r.WantStop = true })
 	if _, err := b.alter(b.part(tp, 0), []BrokerID{1, 2}); !errors.Is(err, ErrIneligible) {
 		t.Errorf("a stopping one: %v", err)
+	}
+}
+
+// A leader that leaves itself out resigns: another one of the set leads, and with
+// nobody else in it the leader stays eligible, but leads only once it reports its
+// log whole again.
+func TestResign(t *testing.T) {
+	b, tp := threeReplicas(t)
+	q, err := b.alter(b.part(tp, 0), []BrokerID{2, 3})
+	if err != nil || state(q) != "leader 2 isr [2 3] elr [] lost [] epoch 1.1" {
+		t.Errorf("a leader among others: %v %v", state(q), err)
+	}
+	b, tp = threeReplicas(t)
+	if q, err = b.alter(b.part(tp, 0), []BrokerID{1}); err != nil {
+		t.Fatal(err)
+	}
+	q, err = b.alter(q, nil)
+	if err != nil || q.Leader == 1 || len(q.ISR) > 1 || slices.Contains(q.LastKnownELR, 1) && !slices.Contains(q.ELR, 1) {
+		t.Errorf("a leader alone: %v %v", state(q), err)
 	}
 }
 

@@ -238,7 +238,7 @@ type ISRChange struct {
 	LeaderBrokerEpoch BrokerEpoch
 	LeaderEpoch       log.Epoch
 	PartitionEpoch    int64
-	ISR               []Member // the new set, the leader included unless it is lossy itself
+	ISR               []Member // the new set; a leader that leaves itself out resigns
 	Lossy             []Member // replicas known to have lost data; they get into neither ISR nor ELR
 }
 

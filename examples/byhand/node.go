@@ -466,7 +466,7 @@ func (n *Node) runHeartbeat(ctx context.Context, c *cluster, self metadata.Membe
 				if r, ok := img.Partition(id); ok && counted(r, self) {
 					req.Lossy = append(req.Lossy, id)
 				}
-			default:
+			case p.rep.Healthy():
 				req.Electable = append(req.Electable, id)
 			}
 		}
@@ -928,6 +928,9 @@ func assignment(img *metadata.Image, p metadata.Partition) replication.Assignmen
 	}
 	for _, r := range p.Replicas {
 		a.Replicas = append(a.Replicas, replication.NodeID(r))
+	}
+	for _, r := range p.ELR {
+		a.ELR = append(a.ELR, replication.NodeID(r))
 	}
 	return a
 }
