@@ -55,8 +55,9 @@ type Cluster struct {
 	store   *tiertest.Faulty
 	members []*member // by number, from 1
 
-	mu    sync.Mutex
-	hosts []*cordwood.Node
+	mu      sync.Mutex
+	hostIDs int // given to hosts so far
+	hosts   []*cordwood.Node
 }
 
 type member struct {
@@ -66,8 +67,11 @@ type member struct {
 	node *cordwood.Node // nil while it is down
 }
 
-// readyTimeout bounds what Start and Restart wait for, in sessions.
+// readySessions bounds what the cluster's own methods wait for, in sessions.
 const readySessions = 100
+
+// firstHost is the number of the first host, above those of all nodes.
+const firstHost = 100
 
 // Start starts a cluster and returns once it is ready. It fails the test when
 // that does not come about.
@@ -75,6 +79,9 @@ func Start(tb testing.TB, o Options) *Cluster {
 	tb.Helper()
 	if o.Nodes == 0 {
 		o.Nodes = 3
+	}
+	if o.Nodes < 0 || o.Nodes >= firstHost {
+		tb.Fatalf("cordwoodtest: %d nodes, 1 to %d are possible", o.Nodes, firstHost-1)
 	}
 	if o.Tick == 0 {
 		o.Tick = 10 * time.Millisecond
@@ -226,7 +233,8 @@ func (c *Cluster) Running(i int) bool {
 func (c *Cluster) Host() *cordwood.Node {
 	c.tb.Helper()
 	c.mu.Lock()
-	i := 100 + len(c.hosts)
+	i := firstHost + c.hostIDs
+	c.hostIDs++
 	c.mu.Unlock()
 	o := c.options(i)
 	o.NoReplicas, o.FS, o.Dial = true, logtest.NewFS(c.o.Seed+uint64(i)), c.network.Dialer(fmt.Sprintf("host%d", i))

@@ -6,7 +6,9 @@
 //		c := cordwoodtest.Start(t, cordwoodtest.Options{})
 //		orders := c.Host().Tenant("").Topic("orders")
 //		c.CreateTopic("orders", cordwood.TopicConfig{})
-//		orders.AppendRecords(t.Context(), 0, cordwood.Record{Value: []byte("one")})
+//		if _, err := orders.AppendRecords(t.Context(), 0, cordwood.Record{Value: []byte("one")}); err != nil {
+//			t.Fatal(err)
+//		}
 //		c.PowerOff(c.Leader("orders", 0), logtest.CrashLoseAll) // unsynced data is lost
 //		…
 //	}
