@@ -350,6 +350,39 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
+	t.Run("batch-above-the-topics-bound", func(t *testing.T) {
+		c.CreateTopic("small", cordwood.TopicConfig{MaxBatchBytes: 500})
+		leader := c.Leader("small", 0)
+		big, err := cordwood.NewBatch(record.Record{Value: make([]byte, 500)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		host := c.Host().Tenant("").Topic("small")
+		for name, topic := range map[string]*cordwood.Topic{"host": host, "leader": c.Node(leader).Tenant("").Topic("small")} {
+			if _, err := topic.Append(t.Context(), 0, big); !errors.Is(err, cordwood.ErrTooLarge) {
+				t.Errorf("append at the %s gave %v, want ErrTooLarge", name, err)
+			}
+			if _, err := topic.AppendRecords(t.Context(), 0, record.Record{Value: make([]byte, 300)}); err != nil {
+				t.Errorf("append of a small batch at the %s gave %v", name, err)
+			}
+		}
+		p := host.Producer(0)
+		defer p.Close()
+		w, err := p.Send(t.Context(), big)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Wait(t.Context()); !errors.Is(err, cordwood.ErrTooLarge) {
+			t.Errorf("send gave %v, want ErrTooLarge", err)
+		}
+		if w, err = p.Send(t.Context(), batchOf(t, 0, 1)); err == nil {
+			_, err = w.Wait(t.Context())
+		}
+		if err != nil {
+			t.Errorf("send after a refused batch gave %v", err)
+		}
+	})
+
 	t.Run("store-down", func(t *testing.T) {
 		c := cordwoodtest.Start(t, cordwoodtest.Options{})
 		c.Store().SetDown(true)

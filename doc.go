@@ -28,7 +28,7 @@
 // # Use
 //
 //	n, err := cordwood.Open(ctx, cordwood.Options{ID: 1, Dir: dir, Listener: l, Store: store})
-//	err = n.Init(ctx, cordwood.NewID(), voters)   // once, on one voter; n.Join(ctx, seed) on the others
+//	err = n.Init(ctx, clusterID, voters)   // on one voter, with a NewID that is kept; n.Join(ctx, seed) on the others
 //	err = n.Ready(ctx)
 //	err = n.Tenant("").CreateTopic(ctx, "orders", cordwood.TopicConfig{})
 //	orders := n.Tenant("").Topic("orders")

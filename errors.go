@@ -13,9 +13,10 @@ import (
 // errors.Is works with those of packages log, metadata, replication and tier as
 // well; the ones a caller of a handle meets most are repeated here.
 var (
-	// ErrClosed is returned by every call after Close or Shutdown. An append that
-	// was waiting then gets an error that wraps it and *[IndeterminateError].
-	ErrClosed = errors.New("cordwood: node closed")
+	// ErrClosed is returned by every call after Close or Shutdown of the node, and
+	// by a [Producer] after its own Close. An append that was waiting then gets an
+	// error that wraps it and *[IndeterminateError].
+	ErrClosed = errors.New("cordwood: closed")
 
 	// ErrNotInitialized is returned by calls that need a cluster before [Node.Init]
 	// or [Node.Join] has given the node one.

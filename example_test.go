@@ -69,6 +69,8 @@ func ExampleOptions() {
 	fmt.Println("segment", cordwood.DefaultSegmentBytes)
 	fmt.Println("cache", cordwood.DefaultCacheBytes)
 	fmt.Println("fetch", cordwood.DefaultFetchBytes)
+	fmt.Println("uploads", cordwood.DefaultUploads)
+	fmt.Println("request servers", cordwood.DefaultRequestServers)
 	// Output:
 	// tick 50ms
 	// session 1.5s
@@ -78,4 +80,6 @@ func ExampleOptions() {
 	// segment 67108864
 	// cache 67108864
 	// fetch 1048576
+	// uploads 2
+	// request servers 16
 }

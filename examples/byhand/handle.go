@@ -57,7 +57,8 @@ type TopicConfig struct {
 	// SegmentAge seals a segment that has records at this age, so that slow
 	// partitions reach the store and can expire; 0 means never.
 	SegmentAge time.Duration
-	// MaxBatchBytes bounds a batch; 0 means what the nodes' MaxRecordBytes allows.
+	// MaxBatchBytes bounds a batch as it is sent, below what the nodes'
+	// MaxRecordBytes allows; 0 means just that.
 	MaxBatchBytes int
 	// NotTiered keeps the topic on local disks only.
 	NotTiered bool

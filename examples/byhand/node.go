@@ -55,12 +55,11 @@ type Node struct {
 	joining sync.Mutex
 
 	// mu guards what follows. It is a leaf: nothing is called with it held.
-	mu      sync.Mutex
-	self    identity
-	seeds   map[int32]string // addresses learnt before the metadata names them
-	tenants map[string]*Tenant
-	closed  bool
-	err     error // why the node ended by itself
+	mu     sync.Mutex
+	self   identity
+	seeds  map[int32]string // addresses learnt before the metadata names them
+	closed bool
+	err    error // why the node ended by itself
 
 	closeErr error // what Close found; it is set before done is closed, and not after
 }
@@ -137,10 +136,9 @@ func Open(ctx context.Context, o Options) (_ *Node, err error) {
 	}
 	n := &Node{
 		o: o, lock: lock, disk: disk, self: self,
-		pool:    balance.Pool{Servers: o.RequestServers},
-		seeds:   make(map[int32]string),
-		tenants: make(map[string]*Tenant),
-		done:    make(chan struct{}),
+		pool:  balance.Pool{Servers: o.RequestServers},
+		seeds: make(map[int32]string),
+		done:  make(chan struct{}),
 	}
 	// The first half is what transport and metadata both name the process by.
 	rand.Read(n.incarnation[:8])
@@ -590,7 +588,7 @@ func (n *Node) openPartition(ctx context.Context, c *cluster, t metadata.Topic, 
 	p.log, err = log.Open(ctx, dir, log.Options{
 		Disk: n.disk, Partition: id,
 		SegmentBytes: t.Config.SegmentBytes, SegmentAge: t.Config.SegmentAge,
-		MaxBatchBytes: max(t.Config.MaxBatchBytes, n.o.MaxRecordBytes+batchOverhead),
+		MaxBatchBytes: max(t.Config.MaxBatchBytes, n.o.MaxRecordBytes+batchOverhead), // serveAppend holds the topic's own
 		UseReserve:    t.Internal, Logger: n.o.Logger,
 		Hooks: log.Hooks{Rolled: func(log.Segment) { c.kick(id) }},
 	})
@@ -744,7 +742,7 @@ func (n *Node) missing(c *cluster, img *metadata.Image) string {
 				brokers++
 			}
 		}
-		return fmt.Sprintf("topic %s does not exist: it takes %d brokers (Options.SystemReplication on voters), %d have registered", tierTopic, n.o.SystemReplication, brokers)
+		return fmt.Sprintf("topic %s does not exist: it takes %d brokers (Options.SystemReplication on voters), %d registered so far", tierTopic, n.o.SystemReplication, brokers)
 	}
 	if p, ok := img.Partition(log.PartitionID{Topic: t.ID}); !ok || p.Leader < 0 {
 		return fmt.Sprintf("topic %s has no leader", tierTopic)

@@ -25,6 +25,8 @@ const (
 	DefaultSegmentBytes      = 64 << 20
 	DefaultCacheBytes        = 64 << 20
 	DefaultFetchBytes        = 1 << 20
+	DefaultUploads           = 2
+	DefaultRequestServers    = 16
 )
 
 // Options configure a [Node]. Dir, ID and a way to reach other nodes (Listener
@@ -80,8 +82,9 @@ type Options struct {
 	// with the loss of one broker. It counts on voters; give all the same.
 	SystemReplication int
 
-	// MaxRecordBytes bounds the size of a batch as sent, less its header; default
-	// [DefaultMaxRecordBytes].
+	// MaxRecordBytes is the size of the largest record that is taken for sure. What
+	// is bounded is the batch as it is sent, by 64 KiB more. Default
+	// [DefaultMaxRecordBytes]. All nodes use the same.
 	MaxRecordBytes int
 
 	// Tick is the unit of the metadata quorum's timers: a heartbeat takes 2 ticks,
@@ -113,7 +116,7 @@ type Options struct {
 	// [DefaultFetchBytes]. A batch that is larger travels alone.
 	FetchBytes int
 
-	// Uploads bounds uploads at once; default 2.
+	// Uploads bounds uploads at once; default [DefaultUploads].
 	Uploads int
 
 	// OpenFiles bounds descriptors for segments; 0 is the default of [log.DiskOptions].
@@ -133,7 +136,8 @@ type Options struct {
 	Quotas []quota.Setting
 
 	// RequestServers is how many requests of other nodes and handles this node
-	// works on at once before they queue, for the measure of load; default 16.
+	// works on at once before they queue, for the measure of load; default
+	// [DefaultRequestServers].
 	RequestServers int
 
 	// Logger gets what a person who runs the node wants to know; nil discards.
@@ -179,8 +183,8 @@ func (o Options) withDefaults() (Options, error) {
 	setDefault(&o.TierInterval, 2*o.Session)
 	setDefault(&o.CacheBytes, DefaultCacheBytes)
 	setDefault(&o.FetchBytes, DefaultFetchBytes)
-	setDefault(&o.Uploads, 2)
-	setDefault(&o.RequestServers, 16)
+	setDefault(&o.Uploads, DefaultUploads)
+	setDefault(&o.RequestServers, DefaultRequestServers)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

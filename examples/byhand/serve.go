@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -198,7 +199,13 @@ func (n *Node) serveAppend(ctx context.Context, m appendRequest) []appendResult 
 	}
 	results := make([]appendResult, 0, len(m.batches))
 	waits := make([]*replication.Pending, 0, len(m.batches))
+	limit := n.batchLimit(m.partition.Topic)
 	for _, b := range m.batches {
+		if len(b) > limit {
+			err := fmt.Errorf("%w: %d bytes, the topic takes at most %d", ErrTooLarge, len(b), limit)
+			results, waits = append(results, appendResult{err: err}), append(waits, nil)
+			break
+		}
 		w, err := p.rep.Submit(ctx, b, m.acks)
 		results = append(results, appendResult{err: err})
 		waits = append(waits, w)
@@ -213,6 +220,15 @@ func (n *Node) serveAppend(ctx context.Context, m appendRequest) []appendResult 
 		}
 	}
 	return results
+}
+
+// batchLimit returns how large a batch of a topic may be, by its configuration.
+func (n *Node) batchLimit(id log.TopicID) int {
+	t, ok := n.cluster.Load().meta.Image().Topic(id)
+	if !ok || t.Config.MaxBatchBytes == 0 {
+		return math.MaxInt
+	}
+	return t.Config.MaxBatchBytes
 }
 
 // A chunk is the payload of an answer to a read.
