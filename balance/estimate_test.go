@@ -28,10 +28,9 @@ func estimate(q balancetest.Queue, pool *balance.Pool, length time.Duration) (pr
 
 type stats struct{ n, sum, squares float64 }
 
-func (s *stats) add(x float64)  { s.n++; s.sum += x; s.squares += x * x }
-func (s stats) mean() float64   { return s.sum / s.n }
-func (s stats) rmse() float64   { return math.Sqrt(s.squares / s.n) }
-func (s stats) spread() float64 { return math.Sqrt(max(s.squares/s.n-s.mean()*s.mean(), 0)) }
+func (s *stats) add(x float64) { s.n++; s.sum += x; s.squares += x * x }
+func (s stats) mean() float64  { return s.sum / s.n }
+func (s stats) rmse() float64  { return math.Sqrt(s.squares / s.n) }
 
 // TestLoadError: the mean error after three minutes over the queues of the reference: at most .02 for
 // M/G/1, .05 for M/M/c from .6 on, .10 elsewhere. The pool measures service time and variation itself.

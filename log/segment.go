@@ -217,7 +217,7 @@ func (s *scanner) resync(at int64, low, high Offset, anchor func(int64) bool) (i
 
 func (s *scanner) leads(p int64, anchor func(int64) bool) (bool, error) {
 	next := Offset(-1)
-	for n := 0; n < 3; n++ {
+	for n := range 3 {
 		if n > 0 && (p == s.limit || anchor(p)) {
 			return true, nil
 		}

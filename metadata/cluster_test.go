@@ -73,7 +73,6 @@ type node struct {
 	fs     *logtest.FS
 	opt    metadata.Options
 	server *metadata.Server
-	sends  chan func() // one-way messages on their way to it
 
 	stop   context.CancelFunc // of the broker
 	broker sync.WaitGroup

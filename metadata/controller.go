@@ -577,10 +577,7 @@ func (c *controller) createTopic(p *plan, id log.TopicID, s TopicSpec) (Topic, e
 	}
 	brokers := placeable(p.image)
 	if s.Replication == 0 {
-		s.Replication = max(min(3, len(brokers)), 1)
-		if s.MinISR > s.Replication {
-			s.Replication = s.MinISR
-		}
+		s.Replication = max(s.MinISR, max(min(3, len(brokers)), 1))
 	}
 	if s.MinISR == 0 {
 		s.MinISR = min(2, s.Replication)

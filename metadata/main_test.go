@@ -30,7 +30,7 @@ func leaked() string {
 	var left string
 	for range 50 {
 		left = ""
-		for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 			if (strings.Contains(g, "cordwood/metadata") || strings.Contains(g, "pebble/v2")) && !strings.Contains(g, "TestMain") {
 				left += g + "\n\n"
 			}

@@ -280,7 +280,7 @@ func (m *member) requestSnapshot() {
 			return err
 		}
 		m.store.snapshot = &raftpb.Snapshot{Data: data, Metadata: &raftpb.SnapshotMetadata{
-			Index: proto.Uint64(im.index), Term: proto.Uint64(im.term), ConfState: proto.CloneOf(conf)}}
+			Index: new(im.index), Term: new(im.term), ConfState: proto.CloneOf(conf)}}
 		return nil
 	})
 }

@@ -43,13 +43,13 @@ func (noNetwork) Call(context.Context, BrokerID, []byte) ([]byte, error) {
 func testEntries(from, to, term uint64) []*raftpb.Entry {
 	var es []*raftpb.Entry
 	for i := from; i <= to; i++ {
-		es = append(es, &raftpb.Entry{Index: proto.Uint64(i), Term: proto.Uint64(term), Data: fmt.Appendf(nil, "entry %d of term %d", i, term)})
+		es = append(es, &raftpb.Entry{Index: new(i), Term: new(term), Data: fmt.Appendf(nil, "entry %d of term %d", i, term)})
 	}
 	return es
 }
 
 func hardState(term, vote, commit uint64) *raftpb.HardState {
-	return &raftpb.HardState{Term: proto.Uint64(term), Vote: proto.Uint64(vote), Commit: proto.Uint64(commit)}
+	return &raftpb.HardState{Term: new(term), Vote: new(vote), Commit: new(commit)}
 }
 
 // mustOpenStore opens a store that is closed with the test.
@@ -192,7 +192,7 @@ func ruleApplied(t *testing.T) {
 			for i := uint64(2); i < 8 && err == nil; i++ {
 				r := brokerRecord(Broker{ID: BrokerID(i % 3), Epoch: BrokerEpoch(i), Addr: fmt.Sprint(i)})
 				data, _ := encodeEntry(1, i, []record{r})
-				if err = s.append([]*raftpb.Entry{{Index: proto.Uint64(i), Term: proto.Uint64(1), Data: data}}, nil, true); err != nil {
+				if err = s.append([]*raftpb.Entry{{Index: new(i), Term: proto.Uint64(1), Data: data}}, nil, true); err != nil {
 					break
 				}
 				synced = i - 1 // the apply before went through the same log

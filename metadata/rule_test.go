@@ -49,13 +49,13 @@ func checkList(t *testing.T, list string, files, all []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var source string
+	var source strings.Builder
 	for _, f := range files {
 		s, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		source += string(s)
+		source.WriteString(string(s))
 	}
 	seen := map[string]bool{}
 	for line := range strings.Lines(string(b)) {
@@ -68,7 +68,7 @@ func checkList(t *testing.T, list string, files, all []string) {
 			t.Errorf("line %q", line)
 		}
 		seen[name] = true
-		tested := regexp.MustCompile(`"` + regexp.QuoteMeta(name) + `":\s+\w`).MatchString(source)
+		tested := regexp.MustCompile(`"` + regexp.QuoteMeta(name) + `":\s+\w`).MatchString(source.String())
 		if isTest := strings.HasPrefix(what, "test"); isTest != tested {
 			t.Errorf("%s: the list says %q, tested is %v", name, what, tested)
 		}

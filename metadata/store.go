@@ -263,7 +263,7 @@ func (s *store) recover(o Options) (*Image, error) {
 	s.term, s.vote = s.hard.GetTerm(), s.hard.GetVote()
 	// A commit index is stored without sync, and may lag behind what was applied.
 	if s.hard.GetCommit() < im.index {
-		s.hard.Commit = proto.Uint64(im.index)
+		s.hard.Commit = new(im.index)
 		b := s.db.NewBatch()
 		defer b.Close()
 		if err := s.setHard(b, s.hard); err != nil {

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -189,12 +190,7 @@ func (p Partition) LedBy(m Member) bool {
 
 // HasReplica reports whether the broker is assigned a replica.
 func (p Partition) HasReplica(id BrokerID) bool {
-	for _, r := range p.Replicas {
-		if r == id {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(p.Replicas, id)
 }
 
 // A Registration announces one process life of a broker.

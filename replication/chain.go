@@ -39,16 +39,6 @@ func (c chain) endFor(e log.Epoch, end log.Offset) (log.Epoch, log.Offset) {
 	return c[i-1].Epoch, next
 }
 
-// at returns the epoch of the batch that holds off, or noEpoch.
-func (c chain) at(off log.Offset) log.Epoch {
-	for i := len(c) - 1; i >= 0; i-- {
-		if c[i].Start <= off {
-			return c[i].Epoch
-		}
-	}
-	return noEpoch
-}
-
 // below returns the part of the chain that says something about offsets below off.
 func (c chain) below(off log.Offset) chain {
 	i := len(c)

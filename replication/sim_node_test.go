@@ -514,7 +514,6 @@ func (w *world) tier() {
 	}
 	view := TierView{Known: true, LogStart: w.logStart, TierEnd: w.tierEnd, Lineage: w.lineage()}
 	for _, n := range w.nodes {
-		n := n
 		w.after(w.rand(100*time.Millisecond), func() {
 			if w.ctlLinked(n) && n.view.TierEnd <= view.TierEnd {
 				n.view = view

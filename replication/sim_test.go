@@ -261,7 +261,6 @@ type simNode struct {
 	busy      bool // the write turn is taken
 	due       time.Time
 	waits     []*simAppend
-	fetchIn   time.Time
 
 	paused  time.Time
 	stalled time.Time

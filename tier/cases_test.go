@@ -657,7 +657,7 @@ var cases = map[string]func(*testing.T){
 		before := r.store.Counts().Get
 		end := r.tier.Partition().View().TierEnd
 		for range 10 {
-			for at := log.Offset(0); at < end; at++ { // one batch at a time
+			for at := range end { // one batch at a time
 				if _, err := r.tier.Read(t.Context(), at, 1); err != nil {
 					t.Fatal(err)
 				}

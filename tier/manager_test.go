@@ -603,7 +603,6 @@ func TestTwoWriters(t *testing.T) {
 		r := newRig(t, tier.Options{})
 		r.fill(100)
 		settle()
-		p := r.tier.Partition()
 		var on atomic.Bool
 		on.Store(true)
 		events := &tiertest.Events{}
@@ -625,7 +624,8 @@ func TestTwoWriters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p, err = m.Open(testPartition, l, tier.PartitionOptions{HighWatermark: l.DurableEnd}); err != nil {
+		p, err := m.Open(testPartition, l, tier.PartitionOptions{HighWatermark: l.DurableEnd})
+		if err != nil {
 			t.Fatal(err)
 		}
 		p.Lead(3)

@@ -584,8 +584,6 @@ func (c *chunk) add(b record.Batch, highest int64) {
 	c.sum = crc32.Update(c.sum, castagnoli, b.Bytes())
 }
 
-var errSourceClosed = errors.New("tier: the upload is over")
-
 // An objectSource gives the bytes of a planned object from the log. It holds one
 // chunk in memory.
 type objectSource struct {

@@ -799,10 +799,11 @@ func (n *Node) Close() error {
 	}
 	n.cancel(ErrClosed)
 	n.joining.Lock() // an Init or Join under way is cut short; later ones see the end
+	c := n.cluster.Load()
 	n.joining.Unlock()
 	errs := []error{n.net.Close()}
 	n.tasks.Wait()
-	if c := n.cluster.Load(); c != nil {
+	if c != nil {
 		for _, p := range c.all() {
 			errs = append(errs, n.closePartition(c, p))
 		}

@@ -40,7 +40,7 @@ func plotPanels(file string, panels ...charts.LineChartOption) error {
 func chart(title, subtitle, horizontal string, names, labels []string, values [][]float64, least, most, step float64, format string) charts.LineChartOption {
 	opt := lines(title, subtitle, names, labels, values)
 	opt.XAxis.Title = horizontal
-	opt.YAxis = []charts.YAxisOption{{Min: charts.Ptr(least), Max: charts.Ptr(most), LabelCount: int(math.Round((most-least)/step)) + 1,
+	opt.YAxis = []charts.YAxisOption{{Min: new(least), Max: new(most), LabelCount: int(math.Round((most-least)/step)) + 1,
 		ValueFormatter: func(v float64) string { return fmt.Sprintf(format, v) }}}
 	return opt
 }

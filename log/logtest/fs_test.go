@@ -112,15 +112,15 @@ func TestSectorsSurviveByThemselves(t *testing.T) {
 	shapes := map[string]bool{}
 	for seed := range uint64(20) {
 		got := content(t, fs.Crash(logtest.CrashLoseSome(seed)), "a")
-		shape := ""
+		var shape strings.Builder
 		for s := range sectors {
 			sector := got[s*logtest.SectorBytes:][:logtest.SectorBytes]
 			if sector != strings.Repeat(sector[:1], logtest.SectorBytes) {
 				t.Fatalf("sector %d is torn", s)
 			}
-			shape += sector[:1]
+			shape.WriteString(sector[:1])
 		}
-		shapes[shape] = true
+		shapes[shape.String()] = true
 		if again := content(t, fs.Crash(logtest.CrashLoseSome(seed)), "a"); again != got {
 			t.Fatalf("seed %d gives two images", seed)
 		}
@@ -779,7 +779,7 @@ func TestCrashRandom(t *testing.T) {
 		}
 		return out
 	}
-	if image(3) != image(3) {
+	if again := image(3); again != image(3) {
 		t.Error("the same seed gives two histories")
 	}
 	if image(3) == image(4) {
