@@ -314,12 +314,21 @@ func (s *session) await(ctx context.Context, p *cordwood.Producer, q sending) er
 		}
 		cause := p.Err()
 		switch stuck := time.Since(s.ackedAt); {
-		case stuck > fullAfter && errors.Is(cause, log.ErrDiskFull):
+		case stuck > fullAfter && (errors.Is(cause, log.ErrDiskFull) || s.diskFull()):
 			return fmt.Errorf("the disk of %s is full: %d records were acknowledged", s.dir, s.acked)
-		case stuck > stuckAfter:
+		case stuck > stuckAfter && cause != nil:
 			return fmt.Errorf("no append was acknowledged for %v: %w", stuckAfter, cause)
+		case stuck > stuckAfter:
+			return fmt.Errorf("no append was acknowledged for %v", stuckAfter)
 		}
 	}
+}
+
+// diskFull reports whether the disk has no room for another segment: a full one
+// can stop followers or the metadata before the leader meets it.
+func (s *session) diskFull() bool {
+	free, err := log.OSFS{}.FreeBytes(filepath.ToSlash(s.dir))
+	return err == nil && free < 2*segmentBytes
 }
 
 func (s *session) note(a log.Appended, q sending) {
