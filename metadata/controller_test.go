@@ -558,7 +558,10 @@ func TestCreateTopic(t *testing.T) {
 	}
 	bad := []TopicSpec{{Partitions: 1}, {Name: "a/b", Partitions: 1}, {Name: "..", Partitions: 1}, {Name: "t2"}, {Name: "__x", Partitions: 1},
 		{Name: "t2", Partitions: maxPartitions + 1}, {Name: "t2", Partitions: 1, Replication: 2, MinISR: 3}, {Name: "t2", Partitions: 1, Replication: -1},
-		{Name: "t2", Partitions: 1, MinISR: -1}, {Name: "t2", Partitions: 1, Tenant: "a\x00b"}, {Name: "t2", Partitions: 1, Config: TopicConfig{SegmentBytes: -1}}}
+		{Name: "t2", Partitions: 1, MinISR: -1}, {Name: "t2", Partitions: 1, Tenant: "a\x00b"}, {Name: "t2", Partitions: 1, Config: TopicConfig{SegmentBytes: -1}},
+		{Name: "t2", Partitions: 1, Config: TopicConfig{SegmentBytes: log.MinSegmentBytes - 1}},
+		{Name: "t2", Partitions: 1, Config: TopicConfig{SegmentBytes: log.MaxSegmentBytes + 1}},
+		{Name: "t2", Partitions: 1, Config: TopicConfig{MaxBatchBytes: 1 << 30}}}
 	for _, s := range bad {
 		if _, err := b.ask(createRequest{id: log.TopicID{100}, spec: s}); !errors.Is(err, ErrInvalidRequest) {
 			t.Errorf("%+v: %v", s, err)

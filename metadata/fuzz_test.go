@@ -16,7 +16,7 @@ import (
 func seedImage(t testing.TB) *Image {
 	b := newBench(t)
 	b.up(1, 2, 3)
-	b.create(TopicSpec{Name: "t", Partitions: 2, Config: TopicConfig{SegmentBytes: 5, Tiered: true, Retention: Retention{Bytes: -1, Age: 7}}})
+	b.create(TopicSpec{Name: "t", Partitions: 2, Config: TopicConfig{SegmentBytes: 5 << 10, Tiered: true, Retention: Retention{Bytes: -1, Age: 7}}})
 	b.must2(deathRequest{id: 1})
 	b.must2(deathRequest{id: 2})
 	return b.im

@@ -22,9 +22,8 @@ func (s *Server) publish(im *Image, touched changes, full bool) {
 	s.image.Store(im)
 	close(s.published)
 	s.published = make(chan struct{})
-	if len(touched) == 0 && !full {
-		return
-	}
+	// Watchers also see an image in which only the index is new: brokers tell how far
+	// they have followed, and the controller may wait for just that entry.
 	for w := range s.watchers {
 		maps.Copy(w.touched, touched)
 		w.full = w.full || full
@@ -36,8 +35,8 @@ func (s *Server) publish(im *Image, touched changes, full bool) {
 }
 
 // Watch calls fn with the present image and a full delta, and then with every
-// later image in which something has changed, in order, in the goroutine of the
-// caller. If fn is slow, images are left out and their deltas joined: the last one
+// later image, in order, in the goroutine of the caller; the delta is empty where
+// only the index has moved. If fn is slow, images are left out and their deltas joined: the last one
 // always comes. After a snapshot, the delta is full again.
 //
 // It returns fn's error if that is not nil, ctx's when ctx ends, and [ErrClosed]
