@@ -30,7 +30,7 @@ func retriable(err error) bool {
 	var notLeader *replication.NotLeaderError
 	var indeterminate *replication.IndeterminateError
 	return errors.As(err, &notLeader) || errors.As(err, &indeterminate) ||
-		errors.Is(err, errRetry) ||
+		errors.Is(err, errRetry) || passing(err) ||
 		errors.Is(err, ErrUnknownPartition) ||
 		errors.Is(err, replication.ErrNotEnoughReplicas) ||
 		errors.Is(err, log.ErrDiskFull) ||

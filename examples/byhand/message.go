@@ -63,6 +63,15 @@ var wireErrors = []struct {
 // errRetry says that nothing happened and that the same may succeed in a moment.
 var errRetry = errors.New("cordwood: not possible at this moment")
 
+// passing reports whether err is that of a leader which is about to begin, to end
+// or to give up leading: nothing happened, and this leader or the next one takes the
+// same in a moment.
+func passing(err error) bool {
+	return errors.Is(err, ErrNotInitialized) ||
+		errors.Is(err, replication.ErrClosed) || errors.Is(err, log.ErrClosed) ||
+		errors.Is(err, replication.ErrLossy) || errors.Is(err, replication.ErrQuarantined)
+}
+
 // A remoteError is an error of the leader, as this node was told of it.
 type remoteError struct {
 	err  error // the sentinel, or nil
@@ -87,6 +96,8 @@ func appendError(b []byte, err error) []byte {
 		c = codeIndeterminate
 	case errors.As(err, &corrupt):
 		c = codeCorrupt
+	case passing(err):
+		c = codeRetry
 	default:
 		for _, w := range wireErrors {
 			if errors.Is(err, w.err) {

@@ -553,7 +553,7 @@ func (n *Node) reconcile(ctx context.Context, c *cluster, img *metadata.Image, d
 			}
 		}
 	}
-	if len(d.Brokers) > 0 && !d.Full {
+	if len(d.Brokers) > 0 || d.Full {
 		// Who is live is part of an assignment, but not of the partition's record.
 		for _, p := range c.all() {
 			if r, ok := img.Partition(p.id); ok && p.err == nil {

@@ -20,11 +20,38 @@ import (
 
 // handle answers the calls of other nodes.
 func (n *Node) handle(ctx context.Context, r *transport.Request) (*transport.Reply, error) {
-	if r.Kind == kindJoin {
+	switch r.Kind {
+	case kindJoin:
 		n.mu.Lock()
 		self := n.self
 		n.mu.Unlock()
 		return &transport.Reply{Body: joinAnswer{cluster: self.cluster, voters: self.voters}.encode()}, nil
+	// A node that is starting has its address, and perhaps its leaderships, already:
+	// the answer says so in a form on which the caller tries again.
+	case kindAppend:
+		m, err := decodeAppendRequest(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		return &transport.Reply{Body: encodeAppendResults(n.serveAppend(ctx, m))}, nil
+	case kindRead:
+		m, err := decodeReadRequest(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		h, payload := n.serveRead(ctx, m)
+		reply := &transport.Reply{Body: h.encode()}
+		if payload != nil {
+			reply.Payload = payload
+		}
+		return reply, nil
+	case kindOffsets:
+		id, err := decodePartition(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		o, err := n.serveOffsets(id)
+		return &transport.Reply{Body: encodeOffsets(o, err)}, nil
 	}
 	c := n.cluster.Load()
 	if c == nil {
@@ -52,30 +79,6 @@ func (n *Node) handle(ctx context.Context, r *transport.Request) (*transport.Rep
 			reply.Payload = payload
 		}
 		return reply, nil
-	case kindAppend:
-		m, err := decodeAppendRequest(r.Body)
-		if err != nil {
-			return nil, err
-		}
-		return &transport.Reply{Body: encodeAppendResults(n.serveAppend(ctx, m))}, nil
-	case kindRead:
-		m, err := decodeReadRequest(r.Body)
-		if err != nil {
-			return nil, err
-		}
-		h, payload := n.serveRead(ctx, m)
-		reply := &transport.Reply{Body: h.encode()}
-		if payload != nil {
-			reply.Payload = payload
-		}
-		return reply, nil
-	case kindOffsets:
-		id, err := decodePartition(r.Body)
-		if err != nil {
-			return nil, err
-		}
-		o, err := n.serveOffsets(id)
-		return &transport.Reply{Body: encodeOffsets(o, err)}, nil
 	}
 	return nil, fmt.Errorf("cordwood: unknown kind of call %d", r.Kind)
 }
@@ -358,10 +361,13 @@ func (n *Node) serveOffsets(id log.PartitionID) (Offsets, error) {
 		return Offsets{}, fmt.Errorf("%w: the leader's epoch %d is not committed yet", errRetry, st.LeaderEpoch)
 	}
 	o := Offsets{
-		Start: p.log.Start(), LocalStart: p.log.LocalStart(), TierEnd: p.log.Start(),
+		Start: p.log.Start(), LocalStart: p.log.LocalStart(),
 		HighWatermark: st.HighWatermark, End: st.End,
 		Leader: n.o.ID, LeaderEpoch: st.LeaderEpoch,
 	}
+	// Only what is in the store is dropped locally, so that much is known also
+	// while the view is not.
+	o.TierEnd = max(o.Start, o.LocalStart)
 	if p.tier != nil {
 		if v := p.tier.View(); v.Known {
 			o.TierEnd = max(o.TierEnd, v.TierEnd)
