@@ -150,6 +150,32 @@ func TestProducerOverFailover(t *testing.T) {
 	}
 }
 
+// A producer that rested longer than partitions remember producers goes on with
+// another producer id.
+func TestProducerRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{Tick: 5 * time.Second, Session: 2 * time.Minute})
+		c.CreateTopic("t", cordwood.TopicConfig{})
+		topic := c.Host().Tenant("").Topic("t")
+		p := topic.Producer(0)
+		defer p.Close()
+		for i := range 2 {
+			w, err := p.Send(t.Context(), batchOf(t, 2*i, 2*i+1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.Wait(t.Context()); err != nil {
+				t.Fatalf("send %d: %v", i, err)
+			}
+			if _, err := topic.Append(t.Context(), 0, batchOf(t, 2*i+1, 2*i+2)); err != nil {
+				t.Fatalf("append %d: %v", i, err)
+			}
+			time.Sleep(30 * time.Hour)
+		}
+		checkRecords(t, topic, 0, 4)
+	})
+}
+
 // waitInSync waits until the leader of partition 0 of a topic has n replicas in
 // sync.
 func waitInSync(t testing.TB, c *cordwoodtest.Cluster, topic string, n int) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -394,6 +395,12 @@ func (p *Producer) send(id log.PartitionID, group []*Pending) {
 			r.pause = 0
 			continue
 		}
+		if errors.Is(err, log.ErrUnknownProducer) && !slices.ContainsFunc(group, func(q *Pending) bool { return q.attempted }) {
+			// The partition has forgotten this producer id, which rested too long, and
+			// has taken none of these batches: a fresh id can't duplicate them.
+			p.renew(group)
+			continue
+		}
 		if !retriable(err) && p.ctx.Err() == nil {
 			p.refuse(group, err)
 			return
@@ -447,6 +454,15 @@ func (p *Producer) settle(group []*Pending, rs []appendResult) ([]*Pending, erro
 		return group, errRetry
 	}
 	return nil, nil
+}
+
+// renew gives up the producer id, so that the batches of group get numbers of
+// another one.
+func (p *Producer) renew(group []*Pending) {
+	p.seq = nil
+	for _, q := range group {
+		q.stamped = false
+	}
 }
 
 // refuse ends all of group with err. Their sequence numbers are lost, so the
