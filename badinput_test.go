@@ -324,6 +324,17 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
+	t.Run("zero-batch", func(t *testing.T) {
+		if _, err := topic.Append(t.Context(), 0, record.Batch{}); !errors.Is(err, cordwood.ErrInvalidBatch) {
+			t.Errorf("append gave %v, want ErrInvalidBatch", err)
+		}
+		p := topic.Producer(0)
+		defer p.Close()
+		if _, err := p.Send(t.Context(), record.Batch{}); !errors.Is(err, cordwood.ErrInvalidBatch) {
+			t.Errorf("send gave %v, want ErrInvalidBatch", err)
+		}
+	})
+
 	t.Run("bad-crc-batch", func(t *testing.T) {
 		b := batchOf(t, 0, 3)
 		b.Bytes()[len(b.Bytes())-1] ^= 1

@@ -202,6 +202,9 @@ func (t *Topic) partition(ctx context.Context, index int32) (log.PartitionID, er
 
 // checkBatch refuses before sending what a leader would refuse.
 func (n *Node) checkBatch(b record.Batch) error {
+	if b.Size() == 0 {
+		return fmt.Errorf("%w: no bytes", ErrInvalidBatch)
+	}
 	if b.Size() > n.o.MaxRecordBytes+batchOverhead {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Size(), n.o.MaxRecordBytes+batchOverhead)
 	}
