@@ -305,6 +305,27 @@ var cases = map[string]func(t *testing.T){
 			t.Errorf("proposes %v", f.c.lead.proposals)
 		}
 		f.wantHW(11, "a fenced follower holds nobody up")
+
+		// The answer to a change overtaken by the metadata, which has it and says that
+		// node 2 is back: that must not be forgotten again.
+		g := newFixture(t, 10, 10, 3, at(4, 0))
+		g.lead(func(a *Assignment) { a.ISR = []Member{self}; a.Live = []Member{self, three} })
+		g.sync()
+		g.fetch(three, 11, 11, 5)
+		if len(g.c.lead.proposals) != 1 {
+			t.Fatalf("proposes %v, want node 3", g.c.lead.proposals)
+		}
+		ch, made := g.c.lead.proposals[0], g.c.a
+		made.PartitionEpoch++
+		made.ISR = []Member{self, three}
+		newer := made
+		newer.Live = []Member{self, two, three}
+		g.step(evAssign{newer, g.now})
+		g.step(evISRAnswer{Change: ch, Outcome: isrMade, A: made, Now: g.now})
+		g.fetch(two, 11, 11, 5)
+		if len(g.c.lead.proposals) != 1 {
+			t.Errorf("proposes %v, want node 2", g.c.lead.proposals)
+		}
 	},
 	// Committed records lost right after the in-sync set grew: proposed members count
 	// from the moment the proposal is sent, until a definite answer.

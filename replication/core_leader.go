@@ -418,8 +418,9 @@ func (c *core) resign(now time.Time) {
 }
 
 func (c *core) isrAnswer(ev evISRAnswer) {
-	if ev.Outcome == isrMade {
-		// Adopted if it is newer than what is known; that settles all proposals.
+	if ev.Outcome == isrMade && (!c.assigned || ev.A.PartitionEpoch > c.a.PartitionEpoch) {
+		// It settles all proposals. One that is known already came with the metadata,
+		// which may have learnt since then who is live.
 		c.assign(ev.A, ev.Now)
 	}
 	n := len(c.lead.proposals)
