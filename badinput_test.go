@@ -335,6 +335,16 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
+	t.Run("deleted-topic", func(t *testing.T) {
+		gone := log.PartitionID{Topic: log.TopicID{1}}
+		if err := c.Node(1).ReadPartition(t.Context(), gone); !errors.Is(err, cordwood.ErrUnknownTopic) {
+			t.Errorf("read gave %v, want ErrUnknownTopic", err)
+		}
+		if err := c.Node(1).AppendPartition(t.Context(), gone, batchOf(t, 0, 1)); !errors.Is(err, cordwood.ErrUnknownTopic) {
+			t.Errorf("append gave %v, want ErrUnknownTopic", err)
+		}
+	})
+
 	t.Run("bad-crc-batch", func(t *testing.T) {
 		b := batchOf(t, 0, 3)
 		b.Bytes()[len(b.Bytes())-1] ^= 1

@@ -69,6 +69,7 @@ func ExampleOptions() {
 	fmt.Println("segment", cordwood.DefaultSegmentBytes)
 	fmt.Println("cache", cordwood.DefaultCacheBytes)
 	fmt.Println("fetch", cordwood.DefaultFetchBytes)
+	fmt.Println("reserve", cordwood.DefaultReserveBytes)
 	fmt.Println("uploads", cordwood.DefaultUploads)
 	fmt.Println("request servers", cordwood.DefaultRequestServers)
 	// Output:
@@ -80,6 +81,7 @@ func ExampleOptions() {
 	// segment 67108864
 	// cache 67108864
 	// fetch 1048576
+	// reserve 16777216
 	// uploads 2
 	// request servers 16
 }

@@ -412,3 +412,32 @@ func TestLeaderMovesWithoutWaiting(t *testing.T) {
 		}
 	})
 }
+
+// A sync that comes between the write of a batch and its registration leaves the
+// append committed, not waiting for ever.
+func TestSyncOvertakesSubmit(t *testing.T) {
+	c := newCluster(t, 1, replication.Options{}) // in real time: the race needs two threads
+	defer c.close()
+	r := ready(t, c, 1)
+	var syncer sync.WaitGroup
+	defer syncer.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	syncer.Go(func() {
+		for ctx.Err() == nil {
+			r.Log().Sync(ctx)
+		}
+	})
+	for i := range 20000 {
+		p, err := r.Submit(ctx, batch(t, "x"), replication.AcksAll)
+		if err != nil {
+			t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(ctx, 20*time.Second)
+		_, err = p.Wait(short)
+		cancel()
+		if err != nil {
+			t.Fatalf("batch %d: %v; %+v", i, err, r.Status())
+		}
+	}
+}

@@ -527,6 +527,8 @@ func (r *Replica) Append(ctx context.Context, batches []byte, acks Acks) (log.Ap
 		}
 	} else if acks == AcksNone {
 		r.syncLater()
+	} else {
+		r.durable(0, nil) // as in Submit
 	}
 	return p.Wait(ctx)
 }
@@ -545,6 +547,10 @@ func (r *Replica) Submit(ctx context.Context, batches []byte, acks Acks) (*Pendi
 	}
 	if r.l.DurableEnd() < p.need {
 		r.syncLater()
+	} else {
+		// A sync for another came between the write and its registration: whoever it
+		// told counted no further than the end known then.
+		r.durable(0, nil)
 	}
 	return p, nil
 }

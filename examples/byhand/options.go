@@ -25,6 +25,7 @@ const (
 	DefaultSegmentBytes      = 64 << 20
 	DefaultCacheBytes        = 64 << 20
 	DefaultFetchBytes        = 1 << 20
+	DefaultReserveBytes      = 16 << 20
 	DefaultUploads           = 2
 	DefaultRequestServers    = 16
 )
@@ -125,8 +126,9 @@ type Options struct {
 	// BlockingCalls bounds file calls at once; 0 is the default of [log.DiskOptions].
 	BlockingCalls int
 
-	// ReserveBytes is space that appends to data partitions leave free on the
-	// disk; 0 is the default of [log.DiskOptions].
+	// ReserveBytes is space on the disk that appends to data partitions leave free,
+	// so that the metadata and the internal topic can still commit what frees
+	// space. Default [DefaultReserveBytes].
 	ReserveBytes int64
 
 	// Quotas limit what tenants may do through this node's handles, from the start;
@@ -183,6 +185,7 @@ func (o Options) withDefaults() (Options, error) {
 	setDefault(&o.TierInterval, 2*o.Session)
 	setDefault(&o.CacheBytes, DefaultCacheBytes)
 	setDefault(&o.FetchBytes, DefaultFetchBytes)
+	setDefault(&o.ReserveBytes, DefaultReserveBytes)
 	setDefault(&o.Uploads, DefaultUploads)
 	setDefault(&o.RequestServers, DefaultRequestServers)
 	if o.Logger == nil {

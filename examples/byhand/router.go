@@ -3,6 +3,7 @@ package byhand
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -55,8 +56,8 @@ type route struct {
 }
 
 // leader returns where the next attempt goes: at once if the record names a
-// leader, else when it does. Errors: ErrUnknownPartition after the partition was
-// deleted, ErrClosed, the context's cause.
+// leader, else when it does. Errors: ErrUnknownTopic after the topic was deleted,
+// ErrClosed, the context's cause.
 func (r *route) leader(ctx context.Context) (int32, error) {
 	img, err := r.n.waitImage(ctx, func(img *metadata.Image) bool {
 		p, ok := img.Partition(r.id)
@@ -67,7 +68,7 @@ func (r *route) leader(ctx context.Context) (int32, error) {
 	}
 	p, ok := img.Partition(r.id)
 	if !ok {
-		return 0, ErrUnknownPartition
+		return 0, fmt.Errorf("%w: it was deleted", ErrUnknownTopic)
 	}
 	r.seen = p
 	return int32(p.Leader), nil

@@ -324,11 +324,12 @@ func (s *session) await(ctx context.Context, p *cordwood.Producer, q sending) er
 	}
 }
 
-// diskFull reports whether the disk has no room for another segment: a full one
-// can stop followers or the metadata before the leader meets it.
+// diskFull reports whether the disk has no room for another segment of each node
+// above what the nodes keep in reserve: a full one can stop followers before the
+// leader meets it.
 func (s *session) diskFull() bool {
 	free, err := log.OSFS{}.FreeBytes(filepath.ToSlash(s.dir))
-	return err == nil && free < 2*segmentBytes
+	return err == nil && free < cordwood.DefaultReserveBytes+4*segmentBytes
 }
 
 func (s *session) note(a log.Appended, q sending) {

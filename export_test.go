@@ -1,0 +1,21 @@
+package cordwood
+
+import (
+	"context"
+
+	"github.com/cordwood-io/cordwood/log"
+	"github.com/cordwood-io/cordwood/log/record"
+)
+
+// ReadPartition and AppendPartition go by the id of a partition, as a handle does
+// whose topic was deleted after it had looked the name up.
+
+func (n *Node) ReadPartition(ctx context.Context, id log.PartitionID) error {
+	_, err := n.read(ctx, readRequest{partition: id})
+	return err
+}
+
+func (n *Node) AppendPartition(ctx context.Context, id log.PartitionID, b record.Batch) error {
+	_, err := n.appendOnce(ctx, id, b)
+	return err
+}
