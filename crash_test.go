@@ -123,8 +123,7 @@ func TestCrashAtEveryWrite(t *testing.T) {
 			t.Run(fmt.Sprintf("node%d%s", victim, strings.TrimSuffix(folder, "/")), func(t *testing.T) {
 				t.Parallel()
 				step := int64(1)
-				if testing.Short() {
-					synctest.Test(t, func(t *testing.T) { crashScript(t, victim, folder, 0, logtest.CrashLoseAll) })
+				if testing.Short() || raceEnabled {
 					step = 10
 				}
 				// The last run is the one that ends before its point comes.
