@@ -61,7 +61,7 @@ func TestStartingLeader(t *testing.T) {
 
 // Calls under way when their node closes end with ErrClosed, whatever they were at.
 func TestCallsDuringClose(t *testing.T) {
-	for i := range 10 {
+	for i := range 3 {
 		synctest.Test(t, func(t *testing.T) {
 			c := cordwoodtest.Start(t, cordwoodtest.Options{Nodes: 1, NoStore: true})
 			c.CreateTopic("t", cordwood.TopicConfig{})
@@ -83,7 +83,7 @@ func TestCallsDuringClose(t *testing.T) {
 								}
 								return
 							}
-							time.Sleep(time.Microsecond)
+							time.Sleep(20 * time.Microsecond)
 						}
 					})
 				}
@@ -106,7 +106,7 @@ func TestCallsDuringClose(t *testing.T) {
 // more but the controller, whose first entry is empty.
 func TestUnfencedByNewController(t *testing.T) {
 	const session = 300 * time.Millisecond
-	for k := range 10 {
+	for k := range 3 {
 		synctest.Test(t, func(t *testing.T) {
 			c := cordwoodtest.Start(t, cordwoodtest.Options{NoStore: true, Session: session})
 			controller := int(c.Node(1).Status().Controller)
