@@ -201,12 +201,12 @@ func (t *Topic) partition(ctx context.Context, index int32) (log.PartitionID, er
 }
 
 // checkBatch refuses before sending what a leader would refuse.
-func (n *Node) checkBatch(b record.Batch) error {
+func (n *Node) checkBatch(b record.Batch, topic log.TopicID) error {
 	if b.Size() == 0 {
 		return fmt.Errorf("%w: no bytes", ErrInvalidBatch)
 	}
-	if b.Size() > n.o.MaxRecordBytes+batchOverhead {
-		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Size(), n.o.MaxRecordBytes+batchOverhead)
+	if limit := min(n.o.MaxRecordBytes+batchOverhead, n.batchLimit(topic)); b.Size() > limit {
+		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Size(), limit)
 	}
 	if b.IsControl() {
 		return fmt.Errorf("%w: %w", ErrInvalidBatch, log.ErrControlBatch)
@@ -246,7 +246,7 @@ func (t *Topic) Append(ctx context.Context, partition int32, batch record.Batch)
 	if err != nil {
 		return log.Appended{}, err
 	}
-	if err := n.checkBatch(batch); err != nil {
+	if err := n.checkBatch(batch, id.Topic); err != nil {
 		return log.Appended{}, err
 	}
 	if err := t.tenant.chargeIngress(ctx, batch.Size()); err != nil {
@@ -463,7 +463,7 @@ func (t *Tenant) Replica(topic string, partition int32) (*Replica, error) {
 // package log mean that nothing was appended; *[IndeterminateError] that it may
 // have been.
 func (r *Replica) Append(ctx context.Context, batch record.Batch, acks replication.Acks) (log.Appended, error) {
-	if err := r.node.checkBatch(batch); err != nil {
+	if err := r.node.checkBatch(batch, r.id.Topic); err != nil {
 		return log.Appended{}, err
 	}
 	res := r.node.serveAppend(ctx, appendRequest{partition: r.id, acks: acks, batches: [][]byte{batch.Bytes()}})

@@ -210,6 +210,7 @@ func (n *Node) serveAppend(ctx context.Context, m appendRequest) []appendResult 
 			break
 		}
 		w, err := p.rep.Submit(ctx, b, m.acks)
+		err = verdict(err)
 		results = append(results, appendResult{err: err})
 		waits = append(waits, w)
 		if err != nil && !errors.Is(err, log.ErrDuplicateUnknownOffset) {
@@ -223,6 +224,24 @@ func (n *Node) serveAppend(ctx context.Context, m appendRequest) []appendResult 
 		}
 	}
 	return results
+}
+
+// verdict leaves an error of an append as it is if it certainly says that nothing
+// was appended. Any other, of a failed disk for instance, leaves that open; the
+// caller may try again with the leader that comes next.
+func verdict(err error) error {
+	var notLeader *replication.NotLeaderError
+	var open *replication.IndeterminateError
+	var corrupt *log.CorruptionError
+	if err == nil || passing(err) || errors.As(err, &notLeader) || errors.As(err, &open) || errors.As(err, &corrupt) {
+		return err
+	}
+	for _, w := range wireErrors {
+		if errors.Is(err, w.err) {
+			return err
+		}
+	}
+	return &replication.IndeterminateError{Err: err}
 }
 
 // batchLimit returns how large a batch of a topic may be, by its configuration.

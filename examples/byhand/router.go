@@ -101,7 +101,11 @@ func (n *Node) tryAppend(ctx context.Context, at int32, m appendRequest) ([]appe
 	if err != nil {
 		return nil, n.callError(ctx, err)
 	}
-	return decodeAppendResults(r.Body)
+	rs, err := decodeAppendResults(r.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", transport.ErrUnknownOutcome, err)
+	}
+	return rs, nil
 }
 
 // A readResult is what one read gave.
