@@ -10,6 +10,7 @@ import (
 
 	"github.com/cordwood-io/cordwood/log"
 	"github.com/cordwood-io/cordwood/log/record"
+	"github.com/cordwood-io/cordwood/metadata"
 	"github.com/cordwood-io/cordwood/replication"
 )
 
@@ -82,6 +83,26 @@ func (n *Node) newSequence(ctx context.Context) (*sequence, error) {
 		p.first, p.left = block.First, block.Count
 		p.mu.Unlock()
 	}
+}
+
+// allocateProducerIDs fetches a block of producer ids, once the node is
+// registered.
+func (n *Node) allocateProducerIDs(ctx context.Context) (metadata.ProducerBlock, error) {
+	c := n.cluster.Load()
+	if c == nil {
+		return metadata.ProducerBlock{}, ErrNotInitialized
+	}
+	self := metadata.BrokerID(n.o.ID)
+	if _, err := n.waitImage(ctx, func(img *metadata.Image) bool {
+		b, ok := img.Broker(self)
+		return ok && b.Epoch == metadata.BrokerEpoch(c.epoch.Load())
+	}); err != nil {
+		return metadata.ProducerBlock{}, err
+	}
+	ctx, cancel := n.bound(ctx)
+	defer cancel()
+	block, err := c.meta.AllocateProducerIDs(ctx, self, metadata.BrokerEpoch(c.epoch.Load()))
+	return block, n.cause(ctx, err)
 }
 
 // returnSequence puts a sequence whose numbers are all accounted for back.
