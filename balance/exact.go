@@ -1,5 +1,7 @@
 package balance
 
+import "slices"
+
 // Bounds of the cells that are solved by trying all: with nine replicas on four brokers that is
 // 4^9 assignments, some tenths of a second at worst and some milliseconds where few moves suffice.
 const (
@@ -8,13 +10,13 @@ const (
 	exactMoves    = 6
 )
 
-// exact solves a tiny model by trying all sets of moves, fewest first: the result violates the goals, in
-// their order, as little as can be, with the fewest moves, then the fewest bytes. It reports whether
-// the model is one it takes: without copies, so that there is no leadership to hand over, and without
-// violated hard goals.
+// exact solves a tiny model, one without copies, so that there is no leadership to hand over. It settles the hard
+// goals first and then tries all sets of moves, fewest first: the result violates the soft goals, in their order, as
+// little as can be, with the fewest moves, then the fewest bytes. It reports whether it did: not if the model is larger
+// or a hard goal stays violated.
 func (s *solver) exact() bool {
 	if s.o.heuristic || len(s.rb) > exactReplicas || len(s.brokers) > exactBrokers || len(s.rb) != len(s.parts) ||
-		s.o.MaxBytes > 0 || s.o.MaxReplicaMoves > 0 || len(s.hardTriggers()) > 0 {
+		s.o.MaxBytes > 0 || s.o.MaxReplicaMoves > 0 || s.plan.Exhausted != "" {
 		return false
 	}
 	for p := range s.parts {
@@ -22,29 +24,55 @@ func (s *solver) exact() bool {
 			return false
 		}
 	}
-	x := exactSearch{s: s, best: s.violations(nil), at: make([]int32, len(s.rb)), moves: 0}
-	copy(x.at, s.rb)
-	found := append([]int64(nil), x.best...)
-	for k := 1; k <= exactMoves && !allZero(found); k++ {
+	for range maxPasses {
+		steps := len(s.log)
+		s.setBands()
+		s.evacuate()
+		s.capacities()
+		if len(s.log) == steps {
+			break
+		}
+		s.count()
+	}
+	if len(s.hardTriggers()) > 0 {
+		return false
+	}
+	s.setBands()
+	s.markJoining() // brokers that the hard goals emptied
+	if !s.o.Force && len(s.softTriggers()) == 0 && len(s.fillTriggers()) == 0 {
+		return true
+	}
+	// What more than exactMoves away is better may be in reach from what was found.
+	for range maxPasses {
+		if !s.exactRound() {
+			break
+		}
+	}
+	return true
+}
+
+// exactRound makes the best set of moves, and reports whether that was any and something is left to improve.
+func (s *solver) exactRound() bool {
+	x := exactSearch{s: s, best: s.violations(nil), at: slices.Clone(s.rb)}
+	for k := 1; k <= exactMoves && !allZero(x.best); k++ {
 		x.moves = k
 		x.search(0, k, 0)
-		found = x.best
 	}
 	for r, to := range x.at {
 		if to != s.rb[r] {
 			s.move(int32(r), to, s.exactGoal(), 0)
 		}
 	}
-	if len(s.log) > 0 {
-		s.count()
-	}
-	return true
+	s.count() // also the largest replicas, which the trials changed
+	return x.used > 0 && !allZero(x.best)
 }
 
-// exactGoal is the goal that moves are for: the first that triggers.
+// exactGoal is the goal that moves are for: the first soft one that triggers.
 func (s *solver) exactGoal() Goal {
 	for _, t := range s.plan.Triggers {
-		return t.Goal
+		if !t.Goal.Hard() {
+			return t.Goal
+		}
 	}
 	return s.o.Goals[0].Goal
 }

@@ -403,9 +403,9 @@ func NewPlanner(options PlanOptions) (*Planner, error) {
 // Hard goals come first and are never broken by a later move. Soft goals follow in order, each by
 // leadership moves, then by replica moves in the order of gain per cost, then by swaps; no move pushes a
 // broker out of the band of an earlier goal or of one that triggers. A replica that is too heavy
-// for any broker is reported as unfixable, and the others are balanced around it. In cells of at most ten
-// replicas without copies and five brokers the plan is found by trying all, so that it has the fewest
-// moves, then the fewest bytes.
+// for any broker is reported as unfixable, and the others are balanced around it. In clusters of at most nine
+// replicas without copies and four brokers, where the hard goals hold, the plan is found by trying all, so that it
+// has the fewest moves, then the fewest bytes.
 //
 // ledger may be nil: nothing is in flight then and triggers act at once. Otherwise Plan counts
 // the triggers seen in it. The error wraps [ErrModel]; there is no plan then. Memory is some 80 bytes a

@@ -291,6 +291,53 @@ func TestTinyCells(t *testing.T) {
 	}
 }
 
+// TestOnePlanIsEnough: models of which the properties once found that a second plan does what the first one should have.
+func TestOnePlanIsEnough(t *testing.T) {
+	partition := func(i int32, on map[balance.BrokerID]int64) balance.Partition {
+		p := balance.Partition{ID: balance.PartitionID{Index: i}, Leader: balance.NoBroker}
+		for b, x := range on {
+			p.Replicas = append(p.Replicas, balance.Replica{Broker: b, Load: balance.Loads{balance.Ingress: x}})
+		}
+		return p
+	}
+	broker := func(id balance.BrokerID, state balance.BrokerState, ingress int64, replicas int) balance.Broker {
+		return balance.Broker{ID: id, Zone: "a", State: state, Capacity: balance.Loads{balance.Ingress: ingress}, MaxReplicas: replicas}
+	}
+	for _, test := range []struct {
+		name string
+		c    balance.Cluster
+	}{
+		// 473 are above the band of every broker and anchor their partition; the swap with broker 2 has to take it.
+		{"a swap for capacity takes a replica above the band", balance.Cluster{
+			Brokers: []balance.Broker{broker(0, balance.Active, 0, 0), broker(1, balance.Active, 732, 0), broker(2, balance.Active, 502, 0)},
+			Partitions: []balance.Partition{
+				partition(0, map[balance.BrokerID]int64{2: 473, 0: 0}),
+				partition(1, map[balance.BrokerID]int64{1: 119}),
+				partition(2, map[balance.BrokerID]int64{1: 158})},
+		}},
+		{"tiny: what is evacuated goes to the right broker at once", balance.Cluster{
+			Brokers:    []balance.Broker{broker(0, balance.Draining, 500, 1), broker(1, balance.Joining, 500, 1), broker(2, balance.Joining, 5556, 1)},
+			Partitions: []balance.Partition{partition(0, map[balance.BrokerID]int64{0: 1})},
+		}},
+		{"tiny: a broker that a hard goal emptied is filled again", balance.Cluster{
+			Brokers: []balance.Broker{broker(0, balance.Active, 500, 1), broker(1, balance.Joining, 503, 2)},
+			Partitions: []balance.Partition{
+				partition(0, map[balance.BrokerID]int64{0: 1}),
+				partition(1, map[balance.BrokerID]int64{0: 401})},
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			plan := mustPlan(t, balance.PlanOptions{}, test.c, nil, epoch)
+			if len(plan.Moves) == 0 {
+				t.Error("nothing moves")
+			}
+			if again := mustPlan(t, balance.PlanOptions{}, apply(t, test.c, plan.Moves), nil, epoch); len(again.Moves) > 0 {
+				t.Errorf("again: %v\nfirst: %v", again.Moves, plan.Moves)
+			}
+		})
+	}
+}
+
 // TestStaleReports: a broker with loads that are too old, or from the future, neither gives nor receives for soft
 // goals, and does not stop the others or hard goals.
 func TestStaleReports(t *testing.T) {

@@ -49,6 +49,7 @@ func (s *solver) run() Plan {
 	if len(s.plan.Triggers) > 0 || s.o.Force {
 		if !s.exact() {
 			s.solve()
+			s.exact() // what solve did for soft goals may have made room for hard ones
 		}
 		s.emit()
 		if s.ledger != nil {
@@ -953,7 +954,8 @@ func (s *solver) swap(t *task, from int32, src *source) bool {
 	return true
 }
 
-// swapList returns the replicas that broker b could give in a swap, the lightest first.
+// swapList returns the replicas that broker b could give in a swap, the lightest first. Anchors stay only where soft
+// goals are pursued: a hard goal must find the same swaps in every pass, and in the next plan.
 func (s *solver) swapList(t *task, b int32) []int32 {
 	if list, ok := t.lists[b]; ok {
 		return list
@@ -961,7 +963,7 @@ func (s *solver) swapList(t *task, b int32) []int32 {
 	var list []int32
 	for _, r := range s.lists[b] {
 		p := s.rp[r]
-		if s.rb[r] == b && !s.flying[p] && !s.frozen[p] && !s.anchor[p] {
+		if s.rb[r] == b && !s.flying[p] && !s.frozen[p] && !(t.soft && s.anchor[p]) {
 			list = append(list, r)
 		}
 	}
