@@ -389,11 +389,11 @@ func TestBadInput(t *testing.T) {
 		}
 		p := host.Producer(0)
 		defer p.Close()
-		w, err := p.Send(t.Context(), big)
-		if !errors.Is(err, cordwood.ErrTooLarge) {
+		if _, err := p.Send(t.Context(), big); !errors.Is(err, cordwood.ErrTooLarge) {
 			t.Errorf("send gave %v, want ErrTooLarge", err)
 		}
-		if w, err = p.Send(t.Context(), batchOf(t, 0, 1)); err == nil {
+		w, err := p.Send(t.Context(), batchOf(t, 0, 1))
+		if err == nil {
 			_, err = w.Wait(t.Context())
 		}
 		if err != nil {

@@ -36,12 +36,11 @@ type chaos struct {
 	opt  chaosShape
 	stop chan struct{} // closed when the clients begin nothing new
 
-	mu      sync.Mutex
-	sent    map[string]chaosFate               // by record
-	at      []map[log.Offset]string            // by partition: what readers have seen
-	highest map[int]map[int32]cordwood.Offsets // by node and partition
-	story   []string
-	begin   time.Time
+	mu    sync.Mutex
+	sent  map[string]chaosFate    // by record
+	at    []map[log.Offset]string // by partition: what readers have seen
+	story []string
+	begin time.Time
 }
 
 // A chaosShape is what differs between runs from the start.

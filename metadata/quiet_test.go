@@ -25,6 +25,8 @@ func TestSevenDays(t *testing.T) {
 		if !live(3)(im) || im.Index() > before+4 {
 			t.Errorf("after seven days, index %d (was %d), all live %v", im.Index(), before, live(3)(im))
 		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		t.Logf("%d messages, %d calls", w.sends, w.calls)
 	})
 }
