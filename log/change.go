@@ -124,8 +124,6 @@ func (l *Log) resetSynced(start Offset, c epochChain, t producerTable) error {
 	l.cutLocked(low)
 	l.readOnly = false
 	l.loaded = nil
-	l.wakeLocked(&l.endMoved)
-	l.wakeLocked(&l.durMoved)
 	l.mu.Unlock()
 	if unpin {
 		gone[len(gone)-1].h.release()

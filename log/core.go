@@ -3,6 +3,7 @@ package log
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"slices"
@@ -102,6 +103,21 @@ func (l *Log) cutLocked(off Offset) {
 		l.cuts = l.cuts[:len(l.cuts)-1]
 	}
 	l.cuts = append(l.cuts, cutPoint{l.gen, off})
+	// Who follows the log waits for an end that may never come.
+	l.wakeLocked(&l.endMoved)
+	l.wakeLocked(&l.durMoved)
+}
+
+// cutErrorLocked is the error for a reader that goes on at off, when what it has
+// read before was cut.
+func (l *Log) cutErrorLocked(off Offset, o bounds) error {
+	if !o.follows {
+		return nil
+	}
+	if cut := l.cutSinceLocked(o.gen); cut < off {
+		return fmt.Errorf("%w: at %d, cut at %d", ErrTruncated, off, cut)
+	}
+	return nil
 }
 
 // cutSinceLocked returns the lowest offset that was cut after generation gen.
@@ -192,12 +208,16 @@ func waiterLocked(c *chan struct{}) chan struct{} {
 	return *c
 }
 
-func (l *Log) wait(ctx context.Context, off Offset, durable bool) error {
+func (l *Log) wait(ctx context.Context, off Offset, o bounds) error {
 	for {
 		l.mu.Lock()
+		if err := l.cutErrorLocked(off, o); err != nil {
+			l.mu.Unlock()
+			return err
+		}
 		var ch chan struct{}
 		switch {
-		case durable && l.durable > off, !durable && l.end > off:
+		case o.durable && l.durable > off, !o.durable && l.end > off:
 			l.mu.Unlock()
 			return nil
 		case l.closing:
@@ -207,7 +227,7 @@ func (l *Log) wait(ctx context.Context, off Offset, durable bool) error {
 			err := l.failed
 			l.mu.Unlock()
 			return err
-		case durable:
+		case o.durable:
 			ch = waiterLocked(&l.durMoved)
 		default:
 			ch = waiterLocked(&l.endMoved)

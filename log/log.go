@@ -201,13 +201,13 @@ func (l *Log) SyncLater(done func(Offset, error)) { l.syncLater(done) }
 // [ErrOffsetOutOfRange] if from is above End or below Start, a [*CorruptionError]
 // if the bytes at from are damaged, [ErrClosed].
 func (l *Log) Read(ctx context.Context, from Offset, maxBytes int) (*Slice, error) {
-	return l.read(ctx, from, maxOffset, maxBytes)
+	return l.read(ctx, from, maxBytes, bounds{below: maxOffset})
 }
 
 // ReadBelow is [Log.Read] for batches whose end is at most below; the Slice is
 // empty when there is none.
 func (l *Log) ReadBelow(ctx context.Context, from, below Offset, maxBytes int) (*Slice, error) {
-	return l.read(ctx, from, below, maxBytes)
+	return l.read(ctx, from, maxBytes, bounds{below: below})
 }
 
 // Records returns an iterator over the durable records from offset from on; it
@@ -216,16 +216,25 @@ func (l *Log) ReadBelow(ctx context.Context, from, below Offset, maxBytes int) (
 // records it had still to read were cut off. A Record's slices stay valid. The
 // iterator can be used again, and starts at from each time.
 func (l *Log) Records(ctx context.Context, from Offset) iter.Seq2[Record, error] {
-	return l.records(ctx, from)
+	return l.records(ctx, from, false)
+}
+
+// Follow is [Log.Records] without an end: at the durable end it waits for it to
+// move. It ends with an error, once and last: those of Records, ErrClosed, a
+// *FailedError, or ctx's.
+func (l *Log) Follow(ctx context.Context, from Offset) iter.Seq2[Record, error] {
+	return l.records(ctx, from, true)
 }
 
 // Wait returns nil once End is above off: immediately, or when an append gets
 // there. Errors: ErrClosed, a *FailedError, or ctx's.
-func (l *Log) Wait(ctx context.Context, off Offset) error { return l.wait(ctx, off, false) }
+func (l *Log) Wait(ctx context.Context, off Offset) error { return l.wait(ctx, off, bounds{}) }
 
 // WaitDurable is [Log.Wait] for DurableEnd: what a reader of a log on one machine
 // waits for.
-func (l *Log) WaitDurable(ctx context.Context, off Offset) error { return l.wait(ctx, off, true) }
+func (l *Log) WaitDurable(ctx context.Context, off Offset) error {
+	return l.wait(ctx, off, bounds{durable: true})
+}
 
 // EpochChain returns the leader-epoch chain, oldest first, in a slice of the
 // caller's. It covers the log from the record before Start on, as far as it is known.

@@ -46,7 +46,15 @@ func (l *Log) viewAtLocked(i int) view {
 // at by a call of its own.
 const slackBytes = 16 << 10
 
-func (l *Log) read(ctx context.Context, from, below Offset, maxBytes int) (*Slice, error) {
+// bounds say what a reader may get.
+type bounds struct {
+	below   Offset // batches that end here at most
+	durable bool   // and are durable
+	follows bool   // the reader has read what lies before, at generation gen
+	gen     uint64
+}
+
+func (l *Log) read(ctx context.Context, from Offset, maxBytes int, o bounds) (*Slice, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, context.Cause(ctx)
@@ -56,16 +64,25 @@ func (l *Log) read(ctx context.Context, from, below Offset, maxBytes int) (*Slic
 			l.mu.Unlock()
 			return nil, ErrClosed
 		}
+		// Judged anew after each cut: what is at from now may follow other records than
+		// those that the reader has.
+		if err := l.cutErrorLocked(from, o); err != nil {
+			l.mu.Unlock()
+			return nil, err
+		}
 		if from < l.start || from > l.end || from < l.local {
 			err := l.rangeErrorLocked(from)
 			l.mu.Unlock()
 			return nil, err
 		}
-		if from == l.end || from >= below {
+		below := min(o.below, l.end)
+		if o.durable {
+			below = min(below, l.durable)
+		}
+		if from >= below {
 			l.mu.Unlock()
 			return &Slice{base: from, end: from}, nil
 		}
-		below := min(below, l.end)
 		v := l.viewLocked(from)
 		if from < v.seg.base || from >= v.end {
 			err := l.gapLocked(v, from)
@@ -81,6 +98,7 @@ func (l *Log) read(ctx context.Context, from, below Offset, maxBytes int) (*Slic
 			errors.Is(err, fs.ErrNotExist) && (from < l.local || !slices.Contains(l.segs, v.seg))
 		closing := l.closing
 		if err == nil && !again {
+			s.gen = v.gen
 			l.counts.Reads++
 			l.counts.ReadBytes += int64(len(s.b))
 		}
@@ -371,29 +389,26 @@ func (l *Log) readPast(f File, v view, from, below Offset, maxBytes int, entries
 // recordsBytes is how much Records reads at a time.
 const recordsBytes = 256 << 10
 
-func (l *Log) records(ctx context.Context, from Offset) iter.Seq2[Record, error] {
+func (l *Log) records(ctx context.Context, from Offset, follow bool) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		at := from
-		l.mu.Lock()
-		gen := l.gen
-		l.mu.Unlock()
+		o := bounds{below: maxOffset, durable: true}
 		for {
-			l.mu.Lock()
-			below := l.durable
-			cut := l.cutSinceLocked(gen)
-			l.mu.Unlock()
-			if at > from && cut < at {
-				yield(Record{}, fmt.Errorf("%w: at %d, cut at %d", ErrTruncated, at, cut))
-				return
-			}
-			s, err := l.read(ctx, at, below, recordsBytes)
+			s, err := l.read(ctx, at, recordsBytes, o)
 			if err != nil {
 				yield(Record{}, err)
 				return
 			}
 			if s.Len() == 0 {
 				s.Release()
-				return
+				if !follow {
+					return
+				}
+				if err := l.wait(ctx, at, o); err != nil {
+					yield(Record{}, err)
+					return
+				}
+				continue
 			}
 			for b, err := range s.Batches() {
 				if err != nil {
@@ -416,7 +431,7 @@ func (l *Log) records(ctx context.Context, from Offset) iter.Seq2[Record, error]
 					}
 				}
 			}
-			at = s.End()
+			at, o.follows, o.gen = s.End(), true, s.gen
 			// The records may share the Slice's bytes, so it is left to the collector.
 		}
 	}

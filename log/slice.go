@@ -15,6 +15,7 @@ type Slice struct {
 	b    []byte
 	base Offset
 	end  Offset
+	gen  uint64 // of the log when it was read
 }
 
 // Bytes returns the batches as they are on disk. They must not be changed, nor

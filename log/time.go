@@ -40,7 +40,7 @@ func (l *Log) offsetForTime(ctx context.Context, t time.Time) (Offset, bool, err
 			return 0, false, err
 		}
 		for at = max(at, from); at < v.end; {
-			s, err := l.read(ctx, at, maxOffset, recordsBytes)
+			s, err := l.read(ctx, at, recordsBytes, bounds{below: maxOffset})
 			if err != nil {
 				return 0, false, err
 			}
