@@ -116,6 +116,18 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
+	t.Run("huge-records", func(t *testing.T) {
+		// No log would open with batches that may be as large.
+		o := cordwood.Options{ID: 1, Dir: t.TempDir(), Listener: listen(t), MaxRecordBytes: log.MaxBatchBytes}
+		n, err := cordwood.Open(t.Context(), o)
+		if err == nil || !strings.Contains(err.Error(), "Options.MaxRecordBytes is 268435456: it must be at most 268369920") {
+			t.Errorf("got %v", err)
+		}
+		if err == nil {
+			n.Close()
+		}
+	})
+
 	t.Run("wildcard-address", func(t *testing.T) {
 		l, err := net.Listen("tcp", ":0")
 		if err != nil {

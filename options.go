@@ -84,8 +84,9 @@ type Options struct {
 	SystemReplication int
 
 	// MaxRecordBytes is the size of the largest record that is taken for sure. What
-	// is bounded is the batch as it is sent, by 64 KiB more. Default
-	// [DefaultMaxRecordBytes]. All nodes use the same.
+	// is bounded is the batch as it is sent, by 64 KiB more. Up to
+	// [log.MaxBatchBytes] less these 64 KiB, default [DefaultMaxRecordBytes]. All
+	// nodes use the same.
 	MaxRecordBytes int
 
 	// Tick is the unit of the metadata quorum's timers: a heartbeat takes 2 ticks,
@@ -159,6 +160,7 @@ func (o Options) withDefaults() (Options, error) {
 	check(o.Listener != nil || o.NoReplicas, "Options.Listener is missing: only a node with NoReplicas can do without")
 	check(o.SystemReplication >= 0 && o.SystemReplication <= 7, "Options.SystemReplication is %d: it must be 1 to 7", o.SystemReplication)
 	check(o.MaxRecordBytes >= 0, "Options.MaxRecordBytes is negative")
+	check(o.MaxRecordBytes <= log.MaxBatchBytes-batchOverhead, "Options.MaxRecordBytes is %d: it must be at most %d", o.MaxRecordBytes, log.MaxBatchBytes-batchOverhead)
 	check(o.Tick >= 0 && o.Session >= 0 && o.FetchWait >= 0 && o.LagMax >= 0 && o.TierInterval >= 0, "a duration in Options is negative")
 	check(o.CacheBytes >= 0 && o.FetchBytes >= 0 && o.ReserveBytes >= 0, "a size in Options is negative")
 	check(o.Uploads >= 0 && o.OpenFiles >= 0 && o.BlockingCalls >= 0 && o.RequestServers >= 0, "a bound in Options is negative")

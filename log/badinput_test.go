@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -199,6 +200,26 @@ func TestBadInput(t *testing.T) {
 		for _, want := range []string{"SegmentBytes", "MaxBatchBytes", "SegmentAge", "Epoch"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v does not speak of %s", err, want)
+			}
+		}
+		// A limit that no reader would believe is refused before anything is done.
+		if _, err := log.Open(ctx, "/data/p", log.Options{FS: logtest.NewFS(1), MaxBatchBytes: log.MaxBatchBytes + 1}); err == nil || !strings.Contains(err.Error(), "log: options: MaxBatchBytes 268435457 is not in [61, 268435456]") {
+			t.Errorf("got %v", err)
+		}
+		l, err := log.Open(ctx, "/data/p", log.Options{FS: logtest.NewFS(1), MaxBatchBytes: log.MaxBatchBytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustClose(t, l)
+	})
+	t.Run("no-directory", func(t *testing.T) {
+		file := t.TempDir() + "/file"
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range []string{"", file, file + "/below"} {
+			if _, err := log.Open(ctx, dir, log.Options{}); err == nil || !strings.HasPrefix(err.Error(), "log: ") || strings.Count(err.Error(), "log: ") != 1 {
+				t.Errorf("%q: got %v", dir, err)
 			}
 		}
 	})

@@ -20,6 +20,7 @@ const (
 const (
 	MinSegmentBytes int64 = 1 << 10
 	MaxSegmentBytes int64 = 1 << 30 // positions in Kafka's index are 31 bits
+	MaxBatchBytes         = 256 << 20
 )
 
 // Options configure [Open]. The zero value is safe: durable and bounded.
@@ -47,7 +48,7 @@ type Options struct {
 	// comes, or when RollAged is called. 0 means never.
 	SegmentAge time.Duration
 
-	// MaxBatchBytes bounds one batch with its header. Range 61 to 256 MiB, default
+	// MaxBatchBytes bounds one batch with its header. Range 61 to [MaxBatchBytes], default
 	// DefaultMaxBatchBytes. Batches that are already in the log may be larger.
 	MaxBatchBytes int
 
@@ -122,4 +123,4 @@ func (o Options) withDefaults() (Options, error) {
 }
 
 // maxBatchBytesOnDisk bounds what recovery and reads believe of a length field.
-const maxBatchBytesOnDisk = 256 << 20
+const maxBatchBytesOnDisk = MaxBatchBytes

@@ -37,6 +37,9 @@ const (
 // (nothing is changed then), mistakes in the options, and those of the file system.
 func Open(ctx context.Context, dir string, o Options) (*Log, error) {
 	o, err := o.withDefaults()
+	if dir == "" {
+		err = errors.Join(errors.New("log: options: no directory is given"), err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +54,9 @@ func Open(ctx context.Context, dir string, o Options) (*Log, error) {
 		l.owned = true
 	}
 	l.fs = l.disk.fs
-	err = l.fs.MkdirAll(dir)
-	if err == nil {
+	if err = l.fs.MkdirAll(dir); err != nil {
+		err = fmt.Errorf("log: open %s: %w", dir, err)
+	} else {
 		l.claim, err = l.disk.claim(dir)
 	}
 	if err == nil {

@@ -606,9 +606,6 @@ func (c *controller) createTopic(p *plan, id log.TopicID, s TopicSpec) (Topic, e
 // maxPartitions bounds a topic so that its creation fits well into one entry.
 const maxPartitions = 10_000
 
-// maxBatchLimit is the largest limit of batches that a log opens with.
-const maxBatchLimit = 256 << 20
-
 func checkSpec(s TopicSpec) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{ErrInvalidRequest}, args...)...)
@@ -643,8 +640,8 @@ func checkSpec(s TopicSpec) error {
 	if n := s.Config.SegmentBytes; n != 0 && (n < log.MinSegmentBytes || n > log.MaxSegmentBytes) {
 		return bad("segments of %d bytes, %d to %d are possible", n, log.MinSegmentBytes, log.MaxSegmentBytes)
 	}
-	if n := s.Config.MaxBatchBytes; n > maxBatchLimit {
-		return bad("batches of up to %d bytes, up to %d are possible", n, maxBatchLimit)
+	if n := s.Config.MaxBatchBytes; n > log.MaxBatchBytes {
+		return bad("batches of up to %d bytes, up to %d are possible", n, log.MaxBatchBytes)
 	}
 	return nil
 }
