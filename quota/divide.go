@@ -79,6 +79,10 @@ func demand(quota, used, limit float64, throttled uint8) float64 {
 	if throttled == 0 {
 		return used
 	}
+	return escalated(quota, used, limit, throttled)
+}
+
+func escalated(quota, used, limit float64, throttled uint8) float64 {
 	return min(quota, max(used, limit/2)*escalation[min(throttled, maxEscalation)])
 }
 
@@ -90,17 +94,14 @@ var escalation = [maxEscalation + 1]float64{1, 1 << 1, 1 << 3, 1 << 6, 1 << 10, 
 
 // divide replaces the demands of all brokers by their shares of quota: in proportion to demand while all demands fit, so that the headroom lies
 // where the traffic is, and by weighted max-min when they don't, so that no broker starves behind a saturated one. Demands must be at least a positive
-// floor. The shares add up to quota.
+// floor, and sum their sum. The shares add up to quota.
 //
 // Source: the reference's rule WF2, step 2.
-func divide(parts []float64, quota float64, weights []float64, order []int32) {
-	sum := 0.0
-	for _, d := range parts {
-		sum += d
-	}
+func divide(parts []float64, sum, quota float64, weights []float64, order []int32) {
 	if sum <= quota {
+		more := quota / sum
 		for i := range parts {
-			parts[i] *= quota / sum
+			parts[i] *= more
 		}
 		return
 	}

@@ -131,7 +131,9 @@ const quietAfter = 3
 // applied the limits of the Steps up to applied.
 func (g *Group) Report(broker int, used float64, throttled bool, applied uint64) {
 	m := &g.members[broker]
-	m.used = max(used, 0)
+	if m.used = used; used < 0 {
+		m.used = 0
+	}
 	if !throttled {
 		m.throttled = 0
 	} else if m.throttled < maxEscalation {
@@ -171,16 +173,21 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 	n := float64(len(g.members))
 	floor := g.rule.Floor * quota / n
 	avail, active := quota, 0
-	g.use = 0
+	use, wanted := 0.0, 0.0
 	for i := range g.members {
 		m := &g.members[i]
 		switch {
 		case m.lost:
 			avail -= m.held
-			g.use += m.used
+			use += m.used
 		case m.quiet < quietAfter:
-			g.use += m.used
-			g.parts[active] = max(floor, demand(quota, m.used, m.granted, m.throttled))
+			use += m.used
+			d := demand(quota, m.used, m.granted, m.throttled)
+			if d < floor {
+				d = floor
+			}
+			wanted += d
+			g.parts[active] = d
 			if g.weights != nil {
 				g.active[active] = g.weights[i]
 			}
@@ -189,6 +196,7 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 			avail -= floor
 		}
 	}
+	g.use = use
 	g.saved = min(g.saved+(quota-g.use)*g.rule.Period.Seconds(), quota*g.rule.LazyBurst.Seconds())
 	g.lazy = g.rule.LazyFactor > 1 && g.use < g.rule.LazyBelow*quota && g.saved > 0
 	idle := floor
@@ -198,7 +206,7 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 			weights = g.active[:active]
 		}
 		// What is left may be nothing while lost brokers hold too much; a limit of 0 would block, so it is a hair more.
-		divide(g.parts[:active], max(avail, float64(active)*floor*floor/quota), weights, g.order[:active])
+		divide(g.parts[:active], wanted, max(avail, float64(active)*floor*floor/quota), weights, g.order[:active])
 	} else {
 		idle = 0 // nobody uses anything: the reachable ones share alike, as if no Step had been
 		reach := 0
@@ -213,7 +221,8 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 		}
 	}
 
-	// Cuts first. What is held falls only when the broker reports that it has applied the cut.
+	// Cuts first. What is held falls only when the broker reports that it has applied the cut. Here and below, what is as likely as not is
+	// written without branches: this runs for every broker of every tenant.
 	held, want := 0.0, 0.0
 	at := 0
 	for i := range g.members {
@@ -222,16 +231,18 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 		if m.lost {
 			continue
 		}
-		m.target = idle
+		target := idle
 		if m.quiet < quietAfter {
-			m.target = g.parts[at]
+			target = g.parts[at]
 			at++
 		}
-		if m.target < m.granted {
-			m.granted, m.seq = m.target, seq
-		} else {
-			want += max(0, m.target-m.held)
+		m.target = target
+		set := m.seq
+		if target < m.granted {
+			set = seq
 		}
+		m.granted, m.seq = min(m.granted, target), set
+		want += target - min(m.held, target)
 	}
 	// Then raises: up to what a broker is counted with anyway, and out of what nobody holds. Neither while more is held than there is: then what
 	// brokers are counted with is not theirs.
@@ -245,17 +256,17 @@ func (g *Group) Step(quota float64, seq uint64, learn bool) {
 	}
 	for i := range g.members {
 		m := &g.members[i]
-		if m.lost || m.target <= m.granted {
+		if m.lost {
 			continue
 		}
-		limit := m.target
-		if limit > m.held {
-			limit = m.held + (limit-m.held)*part
-			m.held = limit
-		}
+		// granted <= held, and <= target since the cuts: so this lowers nothing.
+		counted := min(m.held, m.target)
+		raise := (m.target - counted) * part
+		limit, set := counted+raise, m.seq
 		if limit > m.granted {
-			m.granted, m.seq = limit, seq
+			set = seq
 		}
+		m.granted, m.held, m.seq = limit, m.held+raise, set
 	}
 }
 

@@ -17,7 +17,7 @@ var mutations = []struct{ name, file, old, new string }{
 	{"raise while too much is held", "group.go", "if learn || free < -1e-9*quota {", "if learn {"},
 	{"keep the whole demand of the throttled at what they use", "divide.go", "if throttled == 0 {", "if throttled < 255 {"},
 	{"share in proportion under contention", "divide.go", "if sum <= quota {", "if sum > 0 {"},
-	{"no floor", "group.go", "g.parts[active] = max(floor, ", "g.parts[active] = max(0, "},
+	{"no floor", "group.go", "d = floor", "_ = d"},
 	{"forget a lost broker", "group.go", "held: held, granted: held, lost: true", "held: 0, granted: held, lost: true"},
 	{"lazy with nothing saved", "group.go", " && g.saved > 0", ""},
 	{"lazy above the quota", "group.go", " && g.use < g.rule.LazyBelow*quota", ""},

@@ -1,6 +1,6 @@
 // Command simulate runs experiments on Cordwood's algorithms in models of a cluster, with fixed seeds.
 //
-//	go run ./examples/simulate -experiment NAME [-json] [-svg FILE] [-full] [-seed N]
+//	go run ./examples/simulate -experiment NAME [-json] [-svg FILE] [-full] [-tenants N] [-seed N]
 //
 // Tables, progress and notes on the method go to standard error. With -json the last line of standard output is one object with the
 // figures. With -svg the experiment's plot is written to FILE.
@@ -29,10 +29,11 @@ var experiments = map[string]func(Run) (map[string]any, error){
 
 // Run is what the command line says about one run of an experiment.
 type Run struct {
-	Seed uint64    // of every random draw
-	Full bool      // the long form of the experiment
-	SVG  string    // file for the plot; empty for none
-	Log  io.Writer // tables, progress and notes
+	Seed    uint64    // of every random draw
+	Full    bool      // the long form of the experiment
+	Tenants int       // in each population of the experiment on quotas; 0 means 10 000
+	SVG     string    // file for the plot; empty for none
+	Log     io.Writer // tables, progress and notes
 }
 
 func main() {
@@ -54,6 +55,7 @@ func run(args []string, out, notes io.Writer) error {
 	asJSON := flags.Bool("json", false, "print the figures as one JSON object")
 	svg := flags.String("svg", "", "write the plot to this file")
 	full := flags.Bool("full", false, "run the long form")
+	tenants := flags.Int("tenants", 0, "tenants in each population of the experiment quotas; 0 means 10 000")
 	seed := flags.Uint64("seed", 1, "seed of all random draws")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -62,7 +64,7 @@ func run(args []string, out, notes io.Writer) error {
 	if experiment == nil {
 		return fmt.Errorf("unknown experiment %q: use -experiment with one of %s", *name, strings.Join(names, ", "))
 	}
-	figures, err := experiment(Run{Seed: *seed, Full: *full, SVG: *svg, Log: notes})
+	figures, err := experiment(Run{Seed: *seed, Full: *full, Tenants: *tenants, SVG: *svg, Log: notes})
 	if err != nil {
 		return fmt.Errorf("%s: %w", *name, err)
 	}
