@@ -51,6 +51,10 @@ func (l *Log) inspect(b []byte, control, replicated bool) error {
 				return ErrControlBatch
 			case !batch.IsControl() && control:
 				return fmt.Errorf("%w: not a control batch", ErrInvalidBatch)
+			case control && batch.ProducerID() >= 0:
+				if _, ok := markerOf(batch); !ok {
+					return fmt.Errorf("%w: control batch of producer %d is no end of a transaction", ErrInvalidBatch, batch.ProducerID())
+				}
 			case batch.ProducerID() >= 0 && !control && (batch.BaseSequence() < 0 || batch.ProducerEpoch() < 0):
 				return fmt.Errorf("%w: producer %d with sequence %d, epoch %d", ErrInvalidBatch, batch.ProducerID(), batch.BaseSequence(), batch.ProducerEpoch())
 			}
@@ -104,23 +108,20 @@ func (l *Log) writeGated(epoch Epoch, b []byte) (Appended, error) {
 		return a, err
 	}
 	end := l.end
-	for _, r := range l.runs {
-		if err := l.place(b[r[0]:r[1]]); err != nil {
-			return Appended{}, l.takeBack(end, err)
-		}
+	if err := l.place(b); err != nil {
+		return Appended{}, l.takeBack(end, err)
 	}
 	return a, nil
 }
 
-// sequence judges the batches, stamps those that are new and notes them in runs.
-// Requires: gate.
+// sequence judges the batches and stamps them if they are new. Requires: gate.
 func (l *Log) sequence(epoch Epoch, b []byte) (Appended, error) {
-	a := Appended{Base: -1, Epoch: epoch, Duplicate: true}
-	l.runs = l.runs[:0]
+	a := Appended{Base: -1, Epoch: epoch}
 	clear(l.scratch)
 	l.scratch = l.scratch[:0]
 	next := l.end
 	now := nowMs()
+	var dup *producedBatch // of the last batch
 	for at := 0; at < len(b); {
 		batch, rest, err := record.Next(b[at:], math.MaxInt)
 		if err != nil {
@@ -129,42 +130,38 @@ func (l *Log) sequence(epoch Epoch, b []byte) (Appended, error) {
 		from := at
 		at = len(b) - len(rest)
 		base, end := next, next+Offset(be.Uint32(b[from+23:]))+1
+		was := dup
+		dup = nil
 		if id := batch.ProducerID(); id >= 0 {
-			p := l.lookup(id, now)
-			dup, err := p.check(batch)
-			if err != nil {
+			if dup, err = l.lookup(id, now).check(batch, l.o.AdmitUnknownProducers); err != nil {
 				return Appended{}, err
 			}
-			if dup != nil {
-				if a.Base < 0 {
-					a.Base = dup.base
-				}
-				a.End = dup.last + 1
-				continue
-			}
+		}
+		if from > 0 && (was == nil) != (dup == nil) {
+			return Appended{}, fmt.Errorf("%w: the batch at byte %d", ErrPartlyDuplicate, from)
+		}
+		if dup != nil {
+			base, end = dup.base, dup.last+1
 		}
 		if a.Base < 0 {
 			a.Base = base
 		}
-		a.End = end
-		a.Duplicate = false
+		a.End = max(a.End, end)
+		if dup != nil {
+			continue
+		}
 		if l.o.LogAppendTime && !batch.IsControl() {
 			batch.SetLogAppendTime(now)
 		}
 		batch.SetBaseOffset(base)
 		batch.SetLeaderEpoch(epoch)
 		next = end
-		if n := len(l.runs); n > 0 && l.runs[n-1][1] == from {
-			l.runs[n-1][1] = at
-		} else {
-			l.runs = append(l.runs, [2]int{from, at})
-		}
 		if id := batch.ProducerID(); id >= 0 && at < len(b) {
 			l.remember(id, batch, now)
 		}
 	}
-	if a.Duplicate {
-		a.Epoch = -1
+	if dup != nil {
+		a.Epoch, a.Duplicate = -1, true
 	}
 	return a, nil
 }
@@ -190,7 +187,7 @@ func (l *Log) remember(id int64, b record.Batch, now int64) {
 	if p != nil {
 		s.p = *p
 	} else {
-		s.p = producer{epoch: b.ProducerEpoch(), txnFirst: -1}
+		s.p = newProducer(b.ProducerEpoch())
 	}
 	s.p.note(b, now)
 	l.scratch = append(l.scratch, s)
@@ -365,7 +362,10 @@ func (l *Log) noteLocked(seg *segment, b []byte, now int64) {
 func (l *Log) take(base Offset, b record.Batch, position, now int64) {
 	l.x.note(base, b.Bytes()[:21], b.LastOffset(), b.MaxTimestamp(), position, int64(b.Size()))
 	l.chain = l.chain.assign(b.LeaderEpoch(), b.BaseOffset())
-	l.producers.note(b, now, l.o.ProducerExpiry)
+	if ended, ok := l.producers.note(b, now, l.o.ProducerExpiry); ok {
+		l.x.noteEnd(ended)
+		l.ended.add(ended)
+	}
 }
 
 func (l *Log) appendRecords(ctx context.Context, records []record.Record) (Appended, error) {

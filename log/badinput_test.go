@@ -331,8 +331,18 @@ func TestProducers(t *testing.T) {
 		if a, err := l.Write(0, two); err != nil || !a.Duplicate || a.Base != 0 || a.End != 3 {
 			t.Errorf("got %+v, %v", a, err)
 		}
-		// Half of it is new.
-		if a, err := l.Write(0, append(sequenced(4, 0, 1, "b", "c"), sequenced(4, 0, 3, "d")...)); err != nil || a.Duplicate || a.Base != 1 || a.End != 4 {
+		// Half of it is new: one range could not say where both are.
+		for _, mixed := range [][]byte{
+			append(sequenced(4, 0, 1, "b", "c"), sequenced(4, 0, 3, "d")...),
+			append(sequenced(5, 0, 0, "x"), sequenced(4, 0, 1, "b", "c")...),
+			append(plain("y"), sequenced(4, 0, 1, "b", "c")...),
+			append(sequenced(4, 0, 3, "d"), sequenced(4, 0, 3, "d")...),
+		} {
+			if a, err := l.Write(0, mixed); !errors.Is(err, log.ErrPartlyDuplicate) || l.End() != 3 {
+				t.Errorf("got %+v, %v, end %d", a, err, l.End())
+			}
+		}
+		if a, err := l.Write(0, sequenced(4, 0, 3, "d")); err != nil || a.Base != 3 {
 			t.Errorf("got %+v, %v", a, err)
 		}
 		// A gap inside: nothing goes in.
@@ -521,4 +531,27 @@ func TestTakeBack(t *testing.T) {
 	if !hit {
 		t.Error("the disk was never full between two segments")
 	}
+}
+
+// TestStaleMarkerGoes: a marker of a clean close that did not open the log, here
+// because an index was lost, is removed before a truncation like any other. Else it
+// would state what was cut off to be durable after the next crash.
+func TestStaleMarkerGoes(t *testing.T) {
+	fs := logtest.NewFS(1)
+	l := open(t, fs, log.Options{})
+	mustAppend(t, l, "a")
+	mustAppend(t, l, "b")
+	mustClose(t, l)
+	if err := fs.Remove("/data/p/00000000000000000000.index"); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, fs, log.Options{})
+	if _, err := l.TruncateTo(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, fs.Crash(), log.Options{})
+	if r := l.Recovery(); r.Lossy || r.End != 1 {
+		t.Errorf("got %+v", r)
+	}
+	mustClose(t, l)
 }

@@ -120,6 +120,7 @@ func (l *Log) resetSynced(start Offset, c epochChain, t producerTable) error {
 	l.start = min(l.start, start)
 	l.local, l.end = start, start
 	l.chain, l.producers = c, t
+	l.ended = endedTxns{from: start}
 	l.freshActiveLocked()
 	l.cutLocked(low)
 	l.readOnly = false
@@ -156,6 +157,13 @@ func finishReset(fsys FS, dir string, m meta) (meta, error) {
 	state := encodeState(m.id, start, m.resetChain, &m.resetTable, nowMs(), -1)
 	if err := writeNew(fsys, joinPath(dir, segmentName(start, stateSuffix)), state, true); err != nil {
 		return m, err
+	}
+	if start > 0 {
+		// For Kafka's tools: it needs no sync, since it has a checksum of its own.
+		snapshot := m.resetTable.appendKafkaSnapshot(nil, nowMs(), -1)
+		if err := writeNew(fsys, joinPath(dir, segmentName(start, snapshotSuffix)), snapshot, false); err != nil {
+			return m, err
+		}
 	}
 	if err := writeNew(fsys, joinPath(dir, segmentName(start, logSuffix)), nil, true); err != nil {
 		return m, err
@@ -238,7 +246,7 @@ func (l *Log) moveStart(start, local Offset) error {
 	l.mu.Unlock()
 	for _, s := range gone {
 		s.h.drop()
-		for _, suffix := range []string{logSuffix, indexSuffix, timeIndexSuffix, sealSuffix, stateSuffix} {
+		for _, suffix := range segmentSuffixes {
 			if err := l.fs.Remove(s.path(suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return l.fail("remove "+s.path(suffix), err)
 			}

@@ -35,7 +35,6 @@ type Log struct {
 	// Under gate:
 	changed    bool              // the marker of a clean close is gone
 	scratch    []scratchProducer // producers of a call with several batches
-	runs       [][2]int          // its batches that are new, as ranges of bytes
 	rolled     []Segment         // for the hook, when the gate is free again
 	savedChain epochChain        // in Kafka's checkpoint
 
@@ -50,6 +49,7 @@ type Log struct {
 	size        int64 // of batches in the active file
 	chain       epochChain
 	producers   producerTable
+	ended       endedTxns
 	x           index // of the active segment
 	alloc       int64 // position of the slots in the active file; 0 if there are none
 	allocBefore int64 // the one before, while growth != 0

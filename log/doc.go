@@ -49,11 +49,12 @@
 //     leader epoch and, if so configured, log-append time.
 //   - NNN.index, NNN.timeindex: Kafka's sparse indexes. They are caches: checked
 //     against their checksums in NNN.seal, and built again if these disagree.
-//   - leader-epoch-checkpoint, partition.metadata: Kafka's text files, for its
-//     tools.
+//   - NNN.txnindex: Kafka's index of aborted transactions, a cache like the others.
+//   - leader-epoch-checkpoint, partition.metadata, NNN.snapshot: Kafka's, for its
+//     tools. The last one holds producers as of an offset, with one batch each, and is
+//     read in directories that Kafka wrote.
 //   - NNN.seal: what is known of a sealed segment; NNN.state: epoch chain and
-//     producers as of an offset, with five batches for each producer (Kafka's
-//     .snapshot, which holds one, is not written).
+//     producers as of an offset, with five batches for each producer.
 //   - cordwood.meta: identity, log start, local start, and the change under way;
 //     cordwood.clean: the marker of a clean close; cordwood.lock.
 //   - NNN.POSITION.cut: a copy of a torn tail. The four newest are kept.
@@ -87,8 +88,7 @@
 // Each log syncs its own file: there is no common journal for many small logs.
 // Damage is found when it is read, by recovery or by a Read; there is no call that
 // checks a whole log, nor one that takes good bytes from elsewhere into a damaged
-// range. Aborted transactions are not indexed. Kafka's directories open if their
-// offsets have no gaps.
+// range. Kafka's directories open if their offsets have no gaps.
 //
 // Source: the log layer of Apache Kafka, KIP-98, KIP-101, KIP-279, KIP-320; the
 // durable end beside the data is our own, after the idea in Pebble's log.

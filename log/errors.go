@@ -59,6 +59,19 @@ var (
 	// long ago that their offsets are no longer known. They are in the log once.
 	ErrDuplicateUnknownOffset = errors.New("log: duplicate of unknown offset")
 
+	// ErrPartlyDuplicate: some of the batches of a call were appended before and
+	// others were not, so that one range can't say where they are. The caller can
+	// write them one at a time.
+	ErrPartlyDuplicate = errors.New("log: some batches are duplicates and some are not")
+
+	// ErrTxnState: a batch outside of a transaction came from a producer that has one
+	// open (Kafka's INVALID_TXN_STATE).
+	ErrTxnState = errors.New("log: producer has an open transaction")
+
+	// ErrCoordinatorFenced: a marker that ends a transaction comes from a coordinator
+	// epoch below that of the producer's last marker.
+	ErrCoordinatorFenced = errors.New("log: transaction coordinator fenced")
+
 	// ErrDiskFull: there is no room, or only the disk's reserve. Nothing was
 	// appended; the same call can be tried again.
 	ErrDiskFull = errors.New("log: disk full")

@@ -47,7 +47,8 @@ type timeEntry struct {
 type index struct {
 	offsets []indexEntry
 	times   []timeEntry
-	headers []uint32 // headerSum before each entry's batch; only while the segment is active
+	headers []uint32     // headerSum before each entry's batch; only while the segment is active
+	aborted []AbortedTxn // whose markers are in the segment; only while it is active
 
 	sinceEntry   int64  // bytes after the last entry
 	headerSum    uint32 // CRC32C over the first 21 bytes of all batches
@@ -70,6 +71,13 @@ func (x *index) note(base Offset, first21 []byte, last Offset, maxTimestamp int6
 	}
 	x.headerSum = crcUpdate(x.headerSum, first21)
 	x.sinceEntry += size
+}
+
+// noteEnd records the end of a transaction, whose marker was noted.
+func (x *index) noteEnd(e txnEnd) {
+	if e.aborted {
+		x.aborted = append(x.aborted, e.AbortedTxn)
+	}
 }
 
 func (x *index) noteTime(base Offset) {

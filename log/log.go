@@ -22,8 +22,8 @@ type Appended struct {
 	Epoch Epoch
 
 	// Duplicate says that all batches were in the log before, so that nothing was
-	// written. When only some were, Base is that of the first batch and End that of
-	// the last, whichever kind they are.
+	// written. Of several, Base is where the first one is and End the highest end of
+	// any; others' records may lie between.
 	Duplicate bool
 }
 
@@ -99,13 +99,44 @@ func (l *Log) LastEpoch() Epoch { l.mu.Lock(); defer l.mu.Unlock(); return l.cha
 // LastStable returns the last stable offset: the first record of the oldest
 // transaction that has no end marker in the log, or End.
 //
-// Source: Kafka's last stable offset, KIP-98. Kafka also holds it at a
-// transaction whose marker is not yet below the high watermark; that is the
-// caller's to know.
+// Source: Kafka's last stable offset, KIP-98, for a log without replicas: see
+// [Log.LastStableBelow].
 func (l *Log) LastStable() Offset {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.producers.lastStable(l.end)
+}
+
+// LastStableBelow returns the last stable offset of the log as if it ended at high,
+// which is whatever the caller calls committed: the first record of the oldest
+// transaction whose marker is not below high, or high itself. A marker that may
+// still be truncated decides nothing. A high above End counts as End; one inside a
+// batch counts that batch as not there.
+//
+// It answers from memory unless more than 512 transactions have ended at or above
+// high, or the log was opened since; then it reads at most one segment, and
+// remembers the answer. Errors: [ErrOffsetOutOfRange] (also [ErrBelowLocalStart]) if
+// high is below LocalStart, and those of [Log.Read].
+//
+// Source: Kafka's first unstable offset, KIP-98.
+func (l *Log) LastStableBelow(ctx context.Context, high Offset) (Offset, error) {
+	return l.lastStableBelow(ctx, high)
+}
+
+// AbortedTransactions returns the aborted transactions that overlap [from, to),
+// ascending by first offset, in a slice of the caller's: all those with First below
+// to and Last at or above from, wherever their markers are. to is at most a last
+// stable offset; what is open at to is not known to be aborted. A to above End counts
+// as End.
+//
+// It reads the transaction indexes of segments from the one with from on, until
+// nothing that ends later can overlap. Errors: [ErrOffsetOutOfRange] if from is not
+// in [Start, End], [ErrBelowLocalStart] if it is below LocalStart, a
+// [*CorruptionError] if damage hides what there is, and those of [Log.Read].
+//
+// Source: Kafka's transaction index, KIP-98.
+func (l *Log) AbortedTransactions(ctx context.Context, from, to Offset) ([]AbortedTxn, error) {
+	return l.abortedTransactions(ctx, from, to)
 }
 
 // Recovery returns what Open found.
@@ -152,23 +183,27 @@ func (l *Log) AppendRecords(ctx context.Context, records ...record.Record) (Appe
 //
 // All batches are appended or none. A batch that was appended before (same
 // producer, epoch and sequence numbers as one of the producer's last five) is not
-// written again: see [Appended].
+// written again: see [Appended]. A call with both kinds is refused.
 //
 // Errors: [ErrFenced] if epoch is below LastEpoch; [ErrInvalidBatch],
 // [ErrControlBatch], [ErrTooLarge], [ErrOutOfOrderSequence],
-// [ErrUnknownProducer], [ErrProducerFenced], [ErrDuplicateUnknownOffset];
+// [ErrUnknownProducer], [ErrProducerFenced], [ErrDuplicateUnknownOffset],
+// [ErrPartlyDuplicate], [ErrTxnState], [ErrCoordinatorFenced];
 // [ErrDiskFull], which may be tried again; [ErrReadOnly], [ErrClosed]; or a
 // [*FailedError], after which no change is taken.
 //
 // Source: Kafka's producer state, KIP-98 and KIP-360, with a window of five
-// batches. Unlike Kafka since 2.5, an unknown producer must begin at sequence 0,
-// since its earlier batches may be in the log.
+// batches. Unlike with Kafka since 2.5, an unknown producer must begin at sequence
+// 0, since its earlier batches may be in the log: see
+// [Options].AdmitUnknownProducers.
 func (l *Log) Write(epoch Epoch, batches []byte) (Appended, error) {
 	return l.write(epoch, batches, false)
 }
 
-// WriteControl is [Log.Write] for one control batch: an epoch-start record or the
-// end of a transaction.
+// WriteControl is [Log.Write] for one control batch: an epoch-start record, or the
+// end of a producer's transaction, which need not be open here. The end of a
+// transaction may raise the producer's epoch, but lower neither that
+// ([ErrProducerFenced]) nor the coordinator's ([ErrCoordinatorFenced]).
 func (l *Log) WriteControl(epoch Epoch, batch record.Batch) (Appended, error) {
 	return l.write(epoch, batch.Bytes(), true)
 }

@@ -3,6 +3,8 @@ package log
 import (
 	"encoding/base64"
 	"fmt"
+
+	"github.com/cordwood-io/cordwood/log/record"
 )
 
 // The meta file says what the directory is, where the log starts, and which change
@@ -108,6 +110,8 @@ func decodeMeta(payload []byte) (meta, error) {
 //	8               highest record time, ms since 1970, or -1
 //	8               offset of the batch with it, its last record
 //	8               when it was sealed, ms since 1970; 0 for the active one
+//	4               number of entries of its .txnindex, or -1 if unknown
+//	4               CRC32C of its .txnindex
 const (
 	cleanName    = "cordwood.clean"
 	cleanMagic   = "CWLOGCLN"
@@ -129,6 +133,8 @@ type segmentInfo struct {
 	maxTimestamp int64 // ms; -1 when empty
 	maxAt        Offset
 	sealedMs     int64
+	aborted      int32 // transactions whose abort markers are in it; -1 if unknown
+	abortedSum   uint32
 }
 
 func (s *segmentInfo) append(b []byte) []byte {
@@ -137,15 +143,20 @@ func (s *segmentInfo) append(b []byte) []byte {
 	b = be.AppendUint64(b, uint64(s.size))
 	b = be.AppendUint64(b, uint64(s.maxTimestamp))
 	b = be.AppendUint64(b, uint64(s.maxAt))
-	return be.AppendUint64(b, uint64(s.sealedMs))
+	b = be.AppendUint64(b, uint64(s.sealedMs))
+	b = be.AppendUint32(b, uint32(s.aborted))
+	return be.AppendUint32(b, s.abortedSum)
 }
 
+const segmentInfoBytes = 56
+
 func decodeSegmentInfo(d *decoder) segmentInfo {
-	return segmentInfo{base: d.off(), end: d.off(), size: d.i64(), maxTimestamp: d.i64(), maxAt: d.off(), sealedMs: d.i64()}
+	return segmentInfo{base: d.off(), end: d.off(), size: d.i64(), maxTimestamp: d.i64(), maxAt: d.off(), sealedMs: d.i64(), aborted: d.i32(), abortedSum: d.u32()}
 }
 
 func (s *segmentInfo) valid() bool {
-	return s.base >= 0 && s.end >= s.base && s.size >= 0 && (s.size == 0) == (s.end == s.base)
+	return s.base >= 0 && s.end >= s.base && s.size >= 0 && (s.size == 0) == (s.end == s.base) &&
+		s.aborted >= -1 && int64(s.aborted) <= s.size/record.HeaderBytes
 }
 
 func (c *cleanMarker) encode() []byte {
@@ -169,7 +180,7 @@ func decodeClean(payload []byte) (cleanMarker, error) {
 	c.closedMs = d.i64()
 	c.end = d.off()
 	c.firstAppendMs = d.i64()
-	n := d.count(48)
+	n := d.count(segmentInfoBytes)
 	if n == 0 {
 		return cleanMarker{}, errDamaged
 	}
@@ -191,10 +202,10 @@ func decodeClean(payload []byte) (cleanMarker, error) {
 //
 //	offset  size  field
 //	0       16    log id
-//	16      48    the segment, as in the marker of a clean close
-//	64      4     CRC32C of its .index
-//	68      4     CRC32C of its .timeindex
-//	72      4     number of sums: one for each entry of .index, and one for the end
+//	16      56    the segment, as in the marker of a clean close
+//	72      4     CRC32C of its .index
+//	76      4     CRC32C of its .timeindex
+//	80      4     number of sums: one for each entry of .index, and one for the end
 //	…       4       CRC32C over the first 21 bytes of each batch before
 //
 // The 21 bytes are those that a batch's own checksum does not cover, and the
@@ -213,7 +224,7 @@ type sealFile struct {
 }
 
 func (s *sealFile) encode() []byte {
-	b := make([]byte, envelopeBytes, envelopeBytes+80+4*len(s.headers))
+	b := make([]byte, envelopeBytes, envelopeBytes+84+4*len(s.headers))
 	b = append(b, s.id[:]...)
 	b = s.info.append(b)
 	b = be.AppendUint32(b, s.indexSum)

@@ -56,6 +56,13 @@ type Options struct {
 	// batch, by the local clock. Default DefaultProducerExpiry; negative means for ever.
 	ProducerExpiry time.Duration
 
+	// AdmitUnknownProducers takes the first batch of a producer that the log knows
+	// nothing of with any sequence number, as Kafka does since 2.5: state may have
+	// expired, or gone with the records, and clients of Kafka go on from where they
+	// were. By default it must be sequence 0, else [ErrUnknownProducer]: a batch that is
+	// tried again after the state has expired is then never appended twice.
+	AdmitUnknownProducers bool
+
 	// LogAppendTime stamps batches that Append, AppendRecords and Write take with
 	// the local clock, in place of the records' own time.
 	LogAppendTime bool

@@ -29,6 +29,11 @@ type producer struct {
 	window           [producerWindow]producedBatch // oldest first
 	txnFirst         Offset                        // first offset of the open transaction; -1 for none
 	lastSeen         int64                         // ms, by the local clock
+	lastTimestamp    int64                         // highest record time of its last batch, ms; what Kafka's snapshot holds
+}
+
+func newProducer(epoch int16) producer {
+	return producer{epoch: epoch, coordinatorEpoch: -1, txnFirst: -1, lastTimestamp: record.NoTimestamp}
 }
 
 func (p *producer) push(b producedBatch) {
@@ -86,21 +91,25 @@ func sequenceDistance(a, b int32) int32 {
 }
 
 // check judges a batch of a producer with state p (nil for none): nil, nil means
-// that it comes next; a producedBatch means that it is that one again.
+// that it comes next; a producedBatch means that it is that one again. A producer
+// without state may begin anywhere if admit says so.
 //
 // Source: Kafka's ProducerAppendInfo and ProducerStateEntry, with the older
 // duplicates told apart from gaps.
-func (p *producer) check(b record.Batch) (*producedBatch, error) {
+func (p *producer) check(b record.Batch, admit bool) (*producedBatch, error) {
 	id, epoch := b.ProducerID(), b.ProducerEpoch()
 	if p != nil && epoch < p.epoch {
 		return nil, fmt.Errorf("%w: producer %d has epoch %d, the batch %d", ErrProducerFenced, id, p.epoch, epoch)
 	}
 	if b.IsControl() {
+		if m, ok := markerOf(b); ok && p != nil && m.coordinatorEpoch < p.coordinatorEpoch {
+			return nil, fmt.Errorf("%w: producer %d had a marker of coordinator epoch %d, this one has %d", ErrCoordinatorFenced, id, p.coordinatorEpoch, m.coordinatorEpoch)
+		}
 		return nil, nil
 	}
 	first, last := b.BaseSequence(), b.LastSequence()
 	if p == nil {
-		if first != 0 {
+		if first != 0 && !admit {
 			return nil, fmt.Errorf("%w: producer %d, first sequence %d", ErrUnknownProducer, id, first)
 		}
 		return nil, nil
@@ -115,6 +124,9 @@ func (p *producer) check(b record.Batch) (*producedBatch, error) {
 		next = sequenceAfter(p.window[p.n-1].lastSequence, 1)
 	}
 	if first == next {
+		if p.txnFirst >= 0 && !b.IsTransactional() {
+			return nil, fmt.Errorf("%w: producer %d has had a transaction open since offset %d, the batch is outside of it", ErrTxnState, id, p.txnFirst)
+		}
 		return nil, nil
 	}
 	if epoch == p.epoch && p.n > 0 && sequenceDistance(next, first) < 0 && sequenceDistance(next, last) < 0 {
@@ -123,19 +135,19 @@ func (p *producer) check(b record.Batch) (*producedBatch, error) {
 	return nil, fmt.Errorf("%w: producer %d, first sequence %d, next is %d", ErrOutOfOrderSequence, id, first, next)
 }
 
-// note records a batch that is in the log. A batch without a producer changes
-// nothing.
+// note records a batch that is in the log.
 func (p *producer) note(b record.Batch, nowMs int64) {
 	if b.ProducerEpoch() != p.epoch {
 		p.epoch = b.ProducerEpoch()
 		p.n = 0
 	}
 	p.lastSeen = nowMs
+	p.lastTimestamp = b.MaxTimestamp()
 	if b.IsControl() {
-		if e, ok := coordinatorEpoch(b); ok {
-			p.coordinatorEpoch = e
+		if m, ok := markerOf(b); ok {
+			p.coordinatorEpoch = m.coordinatorEpoch
+			p.txnFirst = -1
 		}
-		p.txnFirst = -1
 		return
 	}
 	p.push(producedBatch{
@@ -147,17 +159,19 @@ func (p *producer) note(b record.Batch, nowMs int64) {
 	}
 }
 
-func (t *producerTable) note(b record.Batch, nowMs int64, expiry time.Duration) {
+// note records a batch that is in the log; one without a producer changes nothing.
+// ok says that it is a marker that ended the transaction returned.
+func (t *producerTable) note(b record.Batch, nowMs int64, expiry time.Duration) (ended txnEnd, ok bool) {
 	id := b.ProducerID()
 	if id < 0 {
-		return
+		return txnEnd{}, false
 	}
 	p := t.m[id]
 	if p == nil || p.expired(nowMs, expiry) {
 		if t.m == nil {
 			t.m = make(map[int64]*producer)
 		}
-		p = &producer{epoch: b.ProducerEpoch(), txnFirst: -1, coordinatorEpoch: -1}
+		p = new(newProducer(b.ProducerEpoch()))
 		t.m[id] = p
 	}
 	before := p.txnFirst
@@ -167,18 +181,11 @@ func (t *producerTable) note(b record.Batch, nowMs int64, expiry time.Duration) 
 		t.open = append(t.open, openTxn{p.txnFirst, id})
 	case before >= 0 && p.txnFirst < 0:
 		t.open = slices.DeleteFunc(t.open, func(o openTxn) bool { return o.producer == id })
+		m, _ := markerOf(b)
+		// The last stable offset is that behind the marker, as Kafka's index has it.
+		return txnEnd{AbortedTxn{Producer: id, First: before, Last: b.BaseOffset(), LastStable: t.lastStable(b.BaseOffset() + 1)}, !m.commit}, true
 	}
-}
-
-// coordinatorEpoch reads the value of an end-of-transaction marker.
-func coordinatorEpoch(b record.Batch) (int32, bool) {
-	for r, err := range b.Records() {
-		if err != nil || len(r.Value) < 6 {
-			return 0, false
-		}
-		return int32(be.Uint32(r.Value[2:])), true
-	}
-	return 0, false
+	return txnEnd{}, false
 }
 
 // expire forgets producers whose time has come.
@@ -203,6 +210,7 @@ func (t *producerTable) expire(nowMs int64, expiry time.Duration) {
 //	4       coordinator epoch of its last marker, or -1
 //	8       first offset of its open transaction, or -1
 //	8       when its last batch was appended, ms since 1970 by the local clock
+//	8       highest record time of its last batch or marker, ms since 1970
 //	1       number of batches, up to 5, oldest first; for each:
 //	4         first sequence
 //	4         last sequence
@@ -210,7 +218,7 @@ func (t *producerTable) expire(nowMs int64, expiry time.Duration) {
 //	8         last offset
 //	8         highest record time, ms since 1970
 const (
-	producerBytes      = 8 + 2 + 4 + 8 + 8 + 1
+	producerBytes      = 8 + 2 + 4 + 8 + 8 + 8 + 1
 	producedBatchBytes = 4 + 4 + 8 + 8 + 8
 )
 
@@ -231,6 +239,7 @@ func (t *producerTable) append(b []byte, nowMs int64, expiry time.Duration) []by
 		b = be.AppendUint32(b, uint32(p.coordinatorEpoch))
 		b = be.AppendUint64(b, uint64(p.txnFirst))
 		b = be.AppendUint64(b, uint64(p.lastSeen))
+		b = be.AppendUint64(b, uint64(p.lastTimestamp))
 		b = append(b, uint8(p.n))
 		for _, w := range p.window[:p.n] {
 			b = be.AppendUint32(b, uint32(w.firstSequence))
@@ -252,7 +261,7 @@ func decodeProducers(d *decoder) (producerTable, bool) {
 	last := int64(-1)
 	for range n {
 		id := int64(d.u64())
-		p := &producer{epoch: int16(d.u16()), coordinatorEpoch: d.i32(), txnFirst: d.off(), lastSeen: d.i64()}
+		p := &producer{epoch: int16(d.u16()), coordinatorEpoch: d.i32(), txnFirst: d.off(), lastSeen: d.i64(), lastTimestamp: d.i64()}
 		p.n = int(d.u8())
 		if d.bad || id <= last || p.n > producerWindow || p.txnFirst < -1 {
 			return producerTable{}, false
@@ -260,7 +269,7 @@ func decodeProducers(d *decoder) (producerTable, bool) {
 		last = id
 		for i := range p.n {
 			w := producedBatch{firstSequence: d.i32(), lastSequence: d.i32(), base: d.off(), last: d.off(), maxTimestamp: d.i64()}
-			if w.firstSequence < 0 || w.lastSequence < 0 || w.base < 0 || w.last < w.base || i > 0 && w.base <= p.window[i-1].last {
+			if w.firstSequence < -1 || w.lastSequence < -1 || (w.firstSequence < 0) != (w.lastSequence < 0) || w.base < 0 || w.last < w.base || i > 0 && w.base <= p.window[i-1].last {
 				return producerTable{}, false
 			}
 			p.window[i] = w

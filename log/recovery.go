@@ -111,7 +111,14 @@ func (l *Log) recover(ctx context.Context) error {
 	if err != nil || clean {
 		return err
 	}
-	l.changed = true // the marker is absent or says nothing
+	// A marker that does not agree with the files may still be there. It states a
+	// durable end, so it must go before the first change, as any other.
+	switch _, err := l.fs.Stat(joinPath(l.dir, cleanName)); {
+	case errors.Is(err, fs.ErrNotExist):
+		l.changed = true
+	case err != nil:
+		return err
+	}
 	return l.openDirty(ctx)
 }
 
@@ -260,7 +267,7 @@ func (l *Log) listSegments() ([]Offset, error) {
 	}
 	for _, base := range bases[:first] {
 		s := &segment{dir: l.dir, segmentInfo: segmentInfo{base: base}}
-		for _, suffix := range []string{indexSuffix, timeIndexSuffix, sealSuffix, stateSuffix, logSuffix} {
+		for _, suffix := range segmentSuffixes {
 			if err := l.fs.Remove(s.path(suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return nil, err
 			}
@@ -375,11 +382,16 @@ func (l *Log) openClean() (bool, error) {
 	if err != nil {
 		return false, sideError(err)
 	}
+	aborted, err := readTxnIndex(l.fs, l.dir, &info)
+	if err != nil {
+		return false, sideError(err)
+	}
 	for i, s := range l.segs[:n-1] {
 		s.segmentInfo = c.segments[i]
 		s.sealed = true
 	}
 	l.x = *x
+	l.x.aborted = aborted
 	k := len(x.offsets)
 	l.x.headers, l.x.headerSum = seal.headers[:k:k], seal.headers[k]
 	l.x.sinceEntry = info.size
@@ -387,6 +399,7 @@ func (l *Log) openClean() (bool, error) {
 		l.x.sinceEntry -= int64(x.offsets[k-1].position)
 	}
 	l.end, l.size = c.end, info.size
+	l.ended.from = l.end
 	l.durable, l.durablePos, l.durableSum = c.end, info.size, l.x.headerSum
 	l.firstMs = c.firstAppendMs
 	l.chain, l.producers = state.chain.trim(l.start), state.producers
@@ -427,6 +440,9 @@ func (l *Log) openDirty(ctx context.Context) error {
 	}
 	if err := l.openActive(floor); err != nil {
 		return err
+	}
+	if l.hasDamage() {
+		l.active().aborted = -1
 	}
 	l.chain = l.chain.trim(l.start)
 	r := &l.recovery
@@ -477,7 +493,21 @@ func (l *Log) newestState() (int, savedState, error) {
 			s.chain = c.truncate(base)
 		}
 	}
-	l.o.Logger.Warn("no producer state at the start of the log", "dir", l.dir, "offset", int64(base))
+	b, err := readFile(l.fs, joinPath(l.dir, segmentName(base, snapshotSuffix)), maxSideBytes)
+	if err == nil {
+		s.producers, err = parseKafkaSnapshot(b, base)
+	}
+	if err != nil {
+		if err := sideError(err); err != nil {
+			return 0, savedState{}, err
+		}
+		l.o.Logger.Warn("no producer state at the start of the log", "dir", l.dir, "offset", int64(base))
+	}
+	// What is recovered from it now must be found again by a truncation.
+	state := newFile{joinPath(l.dir, segmentName(base, stateSuffix)), encodeState(l.id, base, s.chain, &s.producers, nowMs(), l.o.ProducerExpiry)}
+	if err := state.write(l.fs); err != nil && !full(err) {
+		return 0, savedState{}, err
+	}
 	return 0, s, nil
 }
 
@@ -520,6 +550,14 @@ func (l *Log) openSealed(s *segment, replay bool) error {
 	if sealed {
 		s.sealedMs = seal.info.sealedMs
 	}
+	switch {
+	case sealed && seal.info.aborted >= 0:
+		s.aborted, s.abortedSum = seal.info.aborted, seal.info.abortedSum
+	case replay && !l.hasDamage():
+		s.setAborted(r.x.aborted)
+	default:
+		s.aborted = -1 // what began in the damage is not known
+	}
 	if len(s.damage) > 0 {
 		return nil
 	}
@@ -532,6 +570,11 @@ func (l *Log) openSealed(s *segment, replay bool) error {
 	}
 	l.remakeHelpers(s, &r, replay)
 	return nil
+}
+
+// hasDamage reports whether recovery has found damage so far.
+func (l *Log) hasDamage() bool {
+	return slices.ContainsFunc(l.segs, func(s *segment) bool { return len(s.damage) > 0 })
 }
 
 // cutSpace cuts preallocated space and slots behind the batches of a sealed
@@ -562,7 +605,14 @@ func (l *Log) remakeHelpers(s *segment, r *scan, state bool) {
 	f.headers = append(slices.Clone(r.x.headers), r.x.headerSum)
 	files := []newFile{{s.path(indexSuffix), ib}, {s.path(timeIndexSuffix), tb}, {s.path(sealSuffix), f.encode()}}
 	if state {
-		files = append(files, newFile{joinPath(l.dir, segmentName(s.end, stateSuffix)), encodeState(l.id, s.end, l.chain, &l.producers, nowMs(), l.o.ProducerExpiry)})
+		files = append(files, newFile{joinPath(l.dir, segmentName(s.end, stateSuffix)), encodeState(l.id, s.end, l.chain, &l.producers, nowMs(), l.o.ProducerExpiry)},
+			l.kafkaSnapshot(s.end))
+		switch {
+		case s.aborted > 0:
+			files = append(files, newFile{s.path(txnIndexSuffix), appendTxnIndex(nil, r.x.aborted)})
+		case s.aborted == 0:
+			l.fs.Remove(s.path(txnIndexSuffix)) //nolint:errcheck // what is left says nothing against the seal
+		}
 	}
 	for _, f := range files {
 		if err := writeNew(l.fs, f.name, f.content, false); err != nil {

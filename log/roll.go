@@ -66,6 +66,7 @@ func (l *Log) rollGated() error {
 	}
 	info := l.activeInfoLocked()
 	info.sealedMs = nowMs()
+	info.setAborted(l.x.aborted)
 	if err := l.writeHelpers(seg, info); err != nil {
 		nf.Close()        //nolint:errcheck // never used
 		l.fs.Remove(temp) //nolint:errcheck // removed at the next Open
@@ -86,6 +87,7 @@ func (l *Log) rollGated() error {
 	l.mu.Lock()
 	// Readers know base without mu.
 	seg.end, seg.size, seg.maxTimestamp, seg.maxAt, seg.sealedMs = info.end, info.size, info.maxTimestamp, info.maxAt, info.sealedMs
+	seg.aborted, seg.abortedSum = info.aborted, info.abortedSum
 	seg.sealed = true
 	l.segs = appendSegment(l.segs, next)
 	l.producers.expire(info.sealedMs, l.o.ProducerExpiry)
@@ -93,7 +95,7 @@ func (l *Log) rollGated() error {
 	l.alloc = slotFirst
 	l.counts.Rolls++
 	public := seg.public(info)
-	l.helpers = append(l.helpers, l.helperNames(seg, info.end)...)
+	l.helpers = append(l.helpers, l.helperNames(seg, info)...)
 	l.helpers = append(l.helpers, seg.h.name)
 	queue := l.laterLocked()
 	l.mu.Unlock()
@@ -161,8 +163,11 @@ func (l *Log) writeHelpers(seg *segment, info segmentInfo) error {
 	s.headers = append(slices.Clone(x.headers), x.headerSum)
 	files := []newFile{{seg.path(indexSuffix), ib}, {seg.path(timeIndexSuffix), tb}, {seg.path(sealSuffix), s.encode()}}
 	state := newFile{joinPath(l.dir, segmentName(info.end, stateSuffix)), encodeState(l.id, info.end, l.chain, &l.producers, nowMs(), l.o.ProducerExpiry)}
+	if info.aborted > 0 {
+		files = append(files, newFile{seg.path(txnIndexSuffix), appendTxnIndex(nil, x.aborted)})
+	}
 	if info.end > seg.base {
-		files = append(files, state)
+		files = append(files, state, l.kafkaSnapshot(info.end))
 	} else if _, err := readState(l.fs, l.dir, l.id, info.end); err != nil {
 		// Never without one: it may be all that is left of what was before.
 		if _, err := replaceFile(l.fs, state.name, state.content); err != nil {
@@ -177,10 +182,16 @@ func (l *Log) writeHelpers(seg *segment, info segmentInfo) error {
 	return l.writeCheckpoint()
 }
 
-func (l *Log) helperNames(seg *segment, end Offset) []string {
-	return []string{
-		joinPath(l.dir, segmentName(end, stateSuffix)), seg.path(sealSuffix), seg.path(indexSuffix), seg.path(timeIndexSuffix),
+// helperNames returns the files that are synced after writeHelpers: not the
+// snapshot, which is for Kafka's tools only and has a checksum of its own.
+func (l *Log) helperNames(seg *segment, info segmentInfo) []string {
+	names := []string{
+		joinPath(l.dir, segmentName(info.end, stateSuffix)), seg.path(sealSuffix), seg.path(indexSuffix), seg.path(timeIndexSuffix),
 	}
+	if info.aborted > 0 {
+		names = append(names, seg.path(txnIndexSuffix))
+	}
+	return names
 }
 
 // writeCheckpoint writes Kafka's epoch file if it is not up to date.
@@ -218,9 +229,11 @@ func (l *Log) closeClean() error {
 			mark.segments = append(mark.segments, s.segmentInfo)
 		}
 	}
-	mark.segments = append(mark.segments, l.activeInfoLocked())
-	err := l.writeHelpers(seg, l.activeInfoLocked())
-	for _, name := range l.helperNames(seg, l.end) {
+	info := l.activeInfoLocked()
+	info.setAborted(l.x.aborted)
+	mark.segments = append(mark.segments, info)
+	err := l.writeHelpers(seg, info)
+	for _, name := range l.helperNames(seg, info) {
 		if err == nil {
 			err = l.disk.syncName(name)
 		}
@@ -254,7 +267,7 @@ func (l *Log) closeClean() error {
 	return nil
 }
 
-// dropOldStates removes the state files of earlier closes.
+// dropOldStates removes the state files and snapshots of earlier closes.
 func (l *Log) dropOldStates() error {
 	names, err := l.fs.List(l.dir)
 	if err != nil {
@@ -262,7 +275,7 @@ func (l *Log) dropOldStates() error {
 	}
 	for _, name := range names {
 		at, suffix, ok := parseName(name)
-		if !ok || suffix != stateSuffix || at == l.end || slices.ContainsFunc(l.segs, func(s *segment) bool { return s.base == at }) {
+		if !ok || suffix != stateSuffix && suffix != snapshotSuffix || at == l.end || slices.ContainsFunc(l.segs, func(s *segment) bool { return s.base == at }) {
 			continue
 		}
 		if err := l.fs.Remove(joinPath(l.dir, name)); err != nil {

@@ -104,7 +104,9 @@ func (l *Log) scan(r *scan) error {
 				if r.note {
 					r.before.base, r.before.at, r.before.valid = h.base, r.at, h.epoch > r.chain.last()
 					r.chain = r.chain.assign(h.epoch, h.base)
-					r.producers.note(b, now, l.o.ProducerExpiry)
+					if ended, ok := r.producers.note(b, now, l.o.ProducerExpiry); ok {
+						r.x.noteEnd(ended)
+					}
 				}
 				r.end = h.last + 1
 				continue
@@ -182,6 +184,7 @@ func (l *Log) openActive(floor Offset) error {
 	}
 	l.chain = r.chain
 	l.x, l.end, l.size = r.x, r.end, r.at
+	l.ended.from = l.end
 	l.recovery.DurableEnd = r.durable
 	l.durable, l.durablePos, l.durableSum = seg.base, 0, 0
 	l.slotSeq = s.sequence

@@ -20,8 +20,9 @@ type segment struct {
 	segmentInfo
 	sealed bool
 
-	damage  []damage              // found by recovery; fixed after Open
-	indexes atomic.Pointer[index] // of a sealed segment, when loaded
+	damage  []damage                     // found by recovery; fixed after Open
+	indexes atomic.Pointer[index]        // of a sealed segment, when loaded
+	aborts  atomic.Pointer[[]AbortedTxn] // of a sealed segment, when its file is not as it should be
 }
 
 // damage is a part of a segment that can't be read.
@@ -30,6 +31,9 @@ type damage struct {
 	position, resume int64 // bytes [position, resume)
 	err              error
 }
+
+// segmentSuffixes are the names of what goes with a segment.
+var segmentSuffixes = [...]string{logSuffix, indexSuffix, timeIndexSuffix, txnIndexSuffix, sealSuffix, stateSuffix, snapshotSuffix}
 
 func (s *segment) path(suffix string) string { return joinPath(s.dir, segmentName(s.base, suffix)) }
 

@@ -60,7 +60,9 @@ func (l *Log) replay(seg *segment, limit int64, off Offset, producers producerTa
 			return r, nil
 		}
 		r.x.note(seg.base, b.Bytes()[:21], h.last, h.maxTimestamp, r.size, h.size)
-		r.producers.note(b, now, l.o.ProducerExpiry)
+		if ended, ok := r.producers.note(b, now, l.o.ProducerExpiry); ok {
+			r.x.noteEnd(ended)
+		}
 		r.size += h.size
 		r.end = h.last + 1
 	}
@@ -166,6 +168,7 @@ func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 	if l.size > 0 {
 		l.firstMs = nowMs()
 	}
+	l.ended.cut(r.end)
 	l.cutLocked(r.end)
 	l.readOnly = l.damagedLocked()
 	unpin := l.pinned
@@ -215,7 +218,7 @@ func (l *Log) finishTruncation(active *segment, size int64) error {
 		}
 		switch {
 		case base > active.base && suffix != cutSuffix,
-			base == active.base && (suffix == indexSuffix || suffix == timeIndexSuffix || suffix == sealSuffix):
+			base == active.base && (suffix == indexSuffix || suffix == timeIndexSuffix || suffix == txnIndexSuffix || suffix == sealSuffix):
 			if err := l.fs.Remove(joinPath(l.dir, name)); err != nil {
 				return err
 			}
@@ -289,6 +292,42 @@ func parseName(name string) (Offset, string, bool) {
 	return Offset(n), suffix, true
 }
 
+// A tableView is what is needed to find the producers as of an offset, taken under
+// mu.
+type tableView struct {
+	segs  []*segment
+	i     int   // segment that holds the offset
+	limit int64 // of its batches
+	gen   uint64
+}
+
+func (l *Log) tableViewLocked(at Offset) tableView {
+	v := tableView{segs: l.segs, i: len(l.segs) - 1, gen: l.gen}
+	for v.i > 0 && v.segs[v.i].base > at {
+		v.i--
+	}
+	v.limit = v.segs[v.i].size
+	if !v.segs[v.i].sealed {
+		v.limit = l.size
+	}
+	return v
+}
+
+// tableAt returns the state as of the batch that holds at or begins there.
+func (l *Log) tableAt(v tableView, at Offset) (replayed, error) {
+	producers, err := l.producersAt(v.segs, v.i)
+	if err != nil {
+		return replayed{}, err
+	}
+	return l.replay(v.segs[v.i], v.limit, at, producers)
+}
+
+// movedLocked reports whether what was read by a view, with err, may be wrong
+// because the log has changed, so that it must be read again.
+func (l *Log) movedLocked(v tableView, err error) bool {
+	return l.gen != v.gen || errors.Is(err, fs.ErrNotExist) && !slices.Equal(l.segs[max(0, len(l.segs)-len(v.segs)):], v.segs)
+}
+
 func (l *Log) producerSnapshot(ctx context.Context, at Offset) ([]byte, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -309,37 +348,20 @@ func (l *Log) producerSnapshot(ctx context.Context, at Offset) ([]byte, error) {
 			l.mu.Unlock()
 			return b, nil
 		}
-		segs, gen := l.segs, l.gen
-		i := len(segs) - 1
-		for i > 0 && segs[i].base > at {
-			i--
-		}
-		limit := segs[i].size
-		if !segs[i].sealed {
-			limit = l.size
-		}
+		v := l.tableViewLocked(at)
 		l.mu.Unlock()
-		b, err := l.snapshotFrom(segs, i, limit, at)
+		r, err := l.tableAt(v, at)
 		l.mu.Lock()
-		again := l.gen != gen || errors.Is(err, fs.ErrNotExist) && !slices.Equal(l.segs[max(0, len(l.segs)-len(segs)):], segs)
+		again := l.movedLocked(v, err)
 		l.mu.Unlock()
-		if !again {
-			return b, err
+		switch {
+		case again:
+		case err != nil:
+			return nil, err
+		case r.end != at:
+			return nil, fmt.Errorf("%w: producer snapshot at %d, which is inside the batch at %d", ErrOffsetOutOfRange, at, r.end)
+		default:
+			return encodeSnapshot(at, &r.producers, nowMs(), l.o.ProducerExpiry), nil
 		}
 	}
-}
-
-func (l *Log) snapshotFrom(segs []*segment, i int, limit int64, at Offset) ([]byte, error) {
-	producers, err := l.producersAt(segs, i)
-	if err != nil {
-		return nil, err
-	}
-	r, err := l.replay(segs[i], limit, at, producers)
-	if err != nil {
-		return nil, err
-	}
-	if r.end != at {
-		return nil, fmt.Errorf("%w: producer snapshot at %d, which is inside the batch at %d", ErrOffsetOutOfRange, at, r.end)
-	}
-	return encodeSnapshot(at, &r.producers, nowMs(), l.o.ProducerExpiry), nil
 }

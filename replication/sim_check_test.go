@@ -623,11 +623,11 @@ func (w *world) settled() string {
 // start: sequences and offsets by producer. What lies below the log start is
 // forgotten by each replica in its own time.
 func producersFrom(p []byte, start log.Offset) (known []string) {
-	const envelope, at, count, head, seen, window = 20, 8, 4, 22, 8, 32
+	const envelope, at, count, head, times, window = 20, 8, 4, 22, 16, 32
 	be := binary.BigEndian
-	for b := p[min(envelope+at+count, len(p)):]; len(b) >= head+seen+1; {
-		id, n := be.Uint64(b), int(b[head+seen])
-		b = b[head+seen+1:]
+	for b := p[min(envelope+at+count, len(p)):]; len(b) >= head+times+1; {
+		id, n := be.Uint64(b), int(b[head+times])
+		b = b[head+times+1:]
 		for ; n > 0; n-- {
 			if base := log.Offset(be.Uint64(b[8:])); base >= start {
 				known = append(known, sprint(id, be.Uint32(b), be.Uint32(b[4:]), base, be.Uint64(b[16:])))
