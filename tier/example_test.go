@@ -42,7 +42,8 @@ func ExampleOpen() {
 		}
 	}
 	for { // until what is sealed is in the store and gone from the disk
-		if _, waiting := t.Partition().Backlog(); waiting == 0 && hot.LocalStart() > 0 {
+		_, waiting := t.Partition().Backlog()
+		if end := t.Partition().View().TierEnd; waiting == 0 && end > 0 && hot.LocalStart() == end {
 			break
 		}
 		time.Sleep(time.Millisecond)
