@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cordwood-io/cordwood"
@@ -193,9 +194,14 @@ func TestBadInput(t *testing.T) {
 		if err := n.Init(t.Context(), cordwood.NewID(), []cordwood.Voter{{ID: 1, Addr: l.Addr().String()}}); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		err = n.Ready(ctx)
+		for wait := time.Second; ; wait *= 2 { // until it has come as far as that
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			err = n.Ready(ctx)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "SystemReplication") || wait > time.Minute {
+				break
+			}
+		}
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "SystemReplication") {
 			t.Errorf("Ready of one node with a store gave %v, want what it waits for", err)
 		}
@@ -286,11 +292,18 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 2 << 10})
-	topic := c.Host().Tenant("").Topic("t")
+	// run gives each its own cluster, in a bubble.
+	run := func(name string, f func(t *testing.T, c *cordwoodtest.Cluster, topic *cordwood.Topic)) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := cordwoodtest.Start(t, cordwoodtest.Options{})
+				c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 2 << 10})
+				f(t, c, c.Host().Tenant("").Topic("t"))
+			})
+		})
+	}
 
-	t.Run("unknown-topic", func(t *testing.T) {
+	run("unknown-topic", func(t *testing.T, c *cordwoodtest.Cluster, topic *cordwood.Topic) {
 		if _, err := c.Node(1).Tenant("").Topic("none").AppendRecords(t.Context(), 0, record.Record{}); !errors.Is(err, cordwood.ErrUnknownTopic) {
 			t.Errorf("append gave %v, want ErrUnknownTopic", err)
 		}
@@ -299,7 +312,7 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
-	t.Run("negative-topic-config", func(t *testing.T) {
+	run("negative-topic-config", func(t *testing.T, c *cordwoodtest.Cluster, topic *cordwood.Topic) {
 		for name, cfg := range map[string]cordwood.TopicConfig{
 			"partitions":      {Partitions: -1},
 			"replication":     {Replication: -1},
@@ -315,7 +328,7 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
-	t.Run("negative-wait", func(t *testing.T) {
+	run("negative-wait", func(t *testing.T, c *cordwoodtest.Cluster, topic *cordwood.Topic) {
 		// Through a host, so that the wait crosses the wire.
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
@@ -329,14 +342,14 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
-	t.Run("control-batch", func(t *testing.T) {
+	run("control-batch", func(t *testing.T, c *cordwoodtest.Cluster, topic *cordwood.Topic) {
 		b := record.LeaderChange(1, 1, []int32{1}, time.Now())
 		if _, err := topic.Append(t.Context(), 0, b); !errors.Is(err, cordwood.ErrInvalidBatch) {
 			t.Errorf("append gave %v, want ErrInvalidBatch", err)
 		}
 	})
 
-	t.Run("zero-batch", func(t *testing.T) {
+	run("zero-batch", func(t *testing.T, c *cordwoodtest.Cluster, topic *cordwood.Topic) {
 		if _, err := topic.Append(t.Context(), 0, record.Batch{}); !errors.Is(err, cordwood.ErrInvalidBatch) {
 			t.Errorf("append gave %v, want ErrInvalidBatch", err)
 		}
@@ -347,7 +360,7 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
-	t.Run("deleted-topic", func(t *testing.T) {
+	run("deleted-topic", func(t *testing.T, c *cordwoodtest.Cluster, topic *cordwood.Topic) {
 		gone := log.PartitionID{Topic: log.TopicID{1}}
 		if err := c.Node(1).ReadPartition(t.Context(), gone); !errors.Is(err, cordwood.ErrUnknownTopic) {
 			t.Errorf("read gave %v, want ErrUnknownTopic", err)
@@ -357,7 +370,7 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
-	t.Run("bad-crc-batch", func(t *testing.T) {
+	run("bad-crc-batch", func(t *testing.T, c *cordwoodtest.Cluster, topic *cordwood.Topic) {
 		b := batchOf(t, 0, 3)
 		b.Bytes()[len(b.Bytes())-1] ^= 1
 		if _, err := topic.Append(t.Context(), 0, b); !errors.Is(err, cordwood.ErrInvalidBatch) {
@@ -372,7 +385,7 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
-	t.Run("line-too-long", func(t *testing.T) {
+	run("line-too-long", func(t *testing.T, c *cordwoodtest.Cluster, topic *cordwood.Topic) {
 		big := record.Record{Value: make([]byte, cordwood.DefaultMaxRecordBytes+100<<10)}
 		if _, err := topic.AppendRecords(t.Context(), 0, big); !errors.Is(err, cordwood.ErrTooLarge) {
 			t.Errorf("append gave %v, want ErrTooLarge", err)
@@ -383,7 +396,7 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
-	t.Run("batch-above-the-topics-bound", func(t *testing.T) {
+	run("batch-above-the-topics-bound", func(t *testing.T, c *cordwoodtest.Cluster, topic *cordwood.Topic) {
 		c.CreateTopic("small", cordwood.TopicConfig{MaxBatchBytes: 500})
 		leader := c.Leader("small", 0)
 		big, err := cordwood.NewBatch(record.Record{Value: make([]byte, 500)})
@@ -414,74 +427,78 @@ func TestBadInput(t *testing.T) {
 	})
 
 	t.Run("store-down", func(t *testing.T) {
-		c := cordwoodtest.Start(t, cordwoodtest.Options{})
-		c.Store().SetDown(true)
-		c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 2 << 10})
-		topic := c.Host().Tenant("").Topic("t")
-		appendRange(t, topic, 0, 500, 10)
-		c.Roll("t", 0)
-		checkRecords(t, topic, 0, 500)
-		leader := c.Node(c.Leader("t", 0))
-		deadline, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		for s := leader.Stats(); s.BacklogBytes == 0 || s.BacklogRanges == 0; s = leader.Stats() {
-			select {
-			case <-time.After(10 * time.Millisecond):
-			case <-deadline.Done():
-				t.Fatalf("the backlog does not show: %+v", s)
+		synctest.Test(t, func(t *testing.T) {
+			c := cordwoodtest.Start(t, cordwoodtest.Options{})
+			c.Store().SetDown(true)
+			c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 2 << 10})
+			topic := c.Host().Tenant("").Topic("t")
+			appendRange(t, topic, 0, 500, 10)
+			c.Roll("t", 0)
+			checkRecords(t, topic, 0, 500)
+			leader := c.Node(c.Leader("t", 0))
+			deadline, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for s := leader.Stats(); s.BacklogBytes == 0 || s.BacklogRanges == 0; s = leader.Stats() {
+				select {
+				case <-time.After(10 * time.Millisecond):
+				case <-deadline.Done():
+					t.Fatalf("the backlog does not show: %+v", s)
+				}
 			}
-		}
-		c.Store().SetDown(false)
-		c.WaitTiered("t", 0, c.Offsets("t", 0).HighWatermark)
-		checkRecords(t, topic, 0, 500)
+			c.Store().SetDown(false)
+			c.WaitTiered("t", 0, c.Offsets("t", 0).HighWatermark)
+			checkRecords(t, topic, 0, 500)
+		})
 	})
 
 	t.Run("disk-full", func(t *testing.T) {
-		// The reserve keeps the metadata going while the data partitions wait.
-		const reserve = 8 << 20
-		c := cordwoodtest.Start(t, cordwoodtest.Options{NoStore: true, Configure: func(_ int, o *cordwood.Options) {
-			o.ReserveBytes = reserve
-		}})
-		c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 64 << 10})
-		topic := c.Host().Tenant("").Topic("t")
-		appendRange(t, topic, 0, 100, 10)
-		for i := 1; i <= 3; i++ {
-			c.Disk(i).SetCapacity(c.Disk(i).UsedBytes() + reserve + 256<<10)
-		}
-		p := topic.Producer(0)
-		defer p.Close()
-		acked, pending := 100, []*cordwood.Pending(nil)
-		full := false
-		for from := 100; !full; from += 100 {
-			w, err := p.Send(t.Context(), batchOf(t, from, from+100))
-			if err != nil {
-				t.Fatal(err)
+		synctest.Test(t, func(t *testing.T) {
+			// The reserve keeps the metadata going while the data partitions wait.
+			const reserve = 8 << 20
+			c := cordwoodtest.Start(t, cordwoodtest.Options{NoStore: true, Configure: func(_ int, o *cordwood.Options) {
+				o.ReserveBytes = reserve
+			}})
+			c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 64 << 10})
+			topic := c.Host().Tenant("").Topic("t")
+			appendRange(t, topic, 0, 100, 10)
+			for i := 1; i <= 3; i++ {
+				c.Disk(i).SetCapacity(c.Disk(i).UsedBytes() + reserve + 256<<10)
 			}
-			pending = append(pending, w)
-			for {
-				short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-				_, err := w.Wait(short)
-				cancel()
-				if err == nil {
-					acked += 100
-					break
+			p := topic.Producer(0)
+			defer p.Close()
+			acked, pending := 100, []*cordwood.Pending(nil)
+			full := false
+			for from := 100; !full; from += 100 {
+				w, err := p.Send(t.Context(), batchOf(t, from, from+100))
+				if err != nil {
+					t.Fatal(err)
 				}
-				if errors.Is(p.Err(), log.ErrDiskFull) {
-					full = true
-					break
-				}
-				if from > 100_000 {
-					t.Fatal("the disk does not fill")
+				pending = append(pending, w)
+				for {
+					short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+					_, err := w.Wait(short)
+					cancel()
+					if err == nil {
+						acked += 100
+						break
+					}
+					if errors.Is(p.Err(), log.ErrDiskFull) {
+						full = true
+						break
+					}
+					if from > 100_000 {
+						t.Fatal("the disk does not fill")
+					}
 				}
 			}
-		}
-		checkRecords(t, topic, 0, acked) // reads go on
-		for i := 1; i <= 3; i++ {
-			c.Disk(i).SetCapacity(-1)
-		}
-		if _, err := pending[len(pending)-1].Wait(t.Context()); err != nil {
-			t.Fatalf("the append that waited for space: %v", err)
-		}
-		checkRecords(t, topic, 0, acked+100)
+			checkRecords(t, topic, 0, acked) // reads go on
+			for i := 1; i <= 3; i++ {
+				c.Disk(i).SetCapacity(-1)
+			}
+			if _, err := pending[len(pending)-1].Wait(t.Context()); err != nil {
+				t.Fatalf("the append that waited for space: %v", err)
+			}
+			checkRecords(t, topic, 0, acked+100)
+		})
 	})
 }

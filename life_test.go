@@ -129,32 +129,34 @@ func TestUnfencedByNewController(t *testing.T) {
 // A batch that the topic refuses is refused by Send, and those behind it in the
 // same producer are not.
 func TestProducerRefusesAlone(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{MaxBatchBytes: 4 << 10})
-	topic := c.Host().Tenant("").Topic("t")
-	p := topic.Producer(0)
-	defer p.Close()
-	var pending []*cordwood.Pending
-	for i := range 20 {
-		if i == 10 {
-			big, err := cordwood.NewBatch(cordwood.Record{Value: make([]byte, 8<<10)})
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		c.CreateTopic("t", cordwood.TopicConfig{MaxBatchBytes: 4 << 10})
+		topic := c.Host().Tenant("").Topic("t")
+		p := topic.Producer(0)
+		defer p.Close()
+		var pending []*cordwood.Pending
+		for i := range 20 {
+			if i == 10 {
+				big, err := cordwood.NewBatch(cordwood.Record{Value: make([]byte, 8<<10)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := p.Send(t.Context(), big); !errors.Is(err, cordwood.ErrTooLarge) {
+					t.Fatalf("a batch that is too large gave %v", err)
+				}
+			}
+			w, err := p.Send(t.Context(), batchOf(t, i, i+1))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := p.Send(t.Context(), big); !errors.Is(err, cordwood.ErrTooLarge) {
-				t.Fatalf("a batch that is too large gave %v", err)
+			pending = append(pending, w)
+		}
+		for i, w := range pending {
+			if _, err := w.Wait(t.Context()); err != nil {
+				t.Errorf("batch %d: %v", i, err)
 			}
 		}
-		w, err := p.Send(t.Context(), batchOf(t, i, i+1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		pending = append(pending, w)
-	}
-	for i, w := range pending {
-		if _, err := w.Wait(t.Context()); err != nil {
-			t.Errorf("batch %d: %v", i, err)
-		}
-	}
-	checkRecords(t, topic, 0, 20)
+		checkRecords(t, topic, 0, 20)
+	})
 }

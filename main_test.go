@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 // leaked waits for goroutines that are about to end, and reports the others.
 func leaked() error {
-	for range 100 {
+	for range 3000 {
 		if runtime.NumGoroutine() <= 1 {
 			return nil
 		}

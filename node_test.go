@@ -67,22 +67,24 @@ func appendRange(t testing.TB, topic *cordwood.Topic, from, to, size int) {
 }
 
 func TestAppendAndRead(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{})
-	for _, n := range []*cordwood.Node{c.Node(1), c.Node(2), c.Node(3), c.Host()} {
-		if got := n.Tenant("").Topics(); len(got) != 1 || got[0] != "t" {
-			// Another node may learn of the topic a moment later.
-			if _, err := n.Tenant("").Topic("t").Partitions(t.Context()); err != nil {
-				t.Errorf("topics are %v: %v", got, err)
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		c.CreateTopic("t", cordwood.TopicConfig{})
+		for _, n := range []*cordwood.Node{c.Node(1), c.Node(2), c.Node(3), c.Host()} {
+			if got := n.Tenant("").Topics(); len(got) != 1 || got[0] != "t" {
+				// Another node may learn of the topic a moment later.
+				if _, err := n.Tenant("").Topic("t").Partitions(t.Context()); err != nil {
+					t.Errorf("topics are %v: %v", got, err)
+				}
 			}
 		}
-	}
-	appendRange(t, c.Node(1).Tenant("").Topic("t"), 0, 40, 7)
-	appendRange(t, c.Node(2).Tenant("").Topic("t"), 40, 80, 7)
-	appendRange(t, c.Host().Tenant("").Topic("t"), 80, 100, 7)
-	for i := 1; i <= 3; i++ {
-		checkRecords(t, c.Node(i).Tenant("").Topic("t"), 0, 100)
-	}
+		appendRange(t, c.Node(1).Tenant("").Topic("t"), 0, 40, 7)
+		appendRange(t, c.Node(2).Tenant("").Topic("t"), 40, 80, 7)
+		appendRange(t, c.Host().Tenant("").Topic("t"), 80, 100, 7)
+		for i := 1; i <= 3; i++ {
+			checkRecords(t, c.Node(i).Tenant("").Topic("t"), 0, 100)
+		}
+	})
 }
 
 // A cluster is ready within 250 ms, by the clock of the bubble: what it waits for
@@ -107,45 +109,47 @@ func TestReadyTime(t *testing.T) {
 func TestProducerOverFailover(t *testing.T) {
 	for _, how := range []string{"kill", "power-off"} {
 		t.Run(how, func(t *testing.T) {
-			c := cordwoodtest.Start(t, cordwoodtest.Options{Seed: 1})
-			c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 4 << 10})
-			topic := c.Host().Tenant("").Topic("t")
-			p := topic.Producer(0)
-			defer p.Close()
-			const records, size = 3000, 10
-			var pending []*cordwood.Pending
-			down := 0
-			for from := 0; from < records; from += size {
-				if from == records/2 {
-					down = c.Leader("t", 0)
-					if how == "kill" {
-						c.Kill(down)
-					} else {
-						c.PowerOff(down, logtest.CrashLoseAll)
+			synctest.Test(t, func(t *testing.T) {
+				c := cordwoodtest.Start(t, cordwoodtest.Options{Seed: 1})
+				c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 4 << 10})
+				topic := c.Host().Tenant("").Topic("t")
+				p := topic.Producer(0)
+				defer p.Close()
+				const records, size = 3000, 10
+				var pending []*cordwood.Pending
+				down := 0
+				for from := 0; from < records; from += size {
+					if from == records/2 {
+						down = c.Leader("t", 0)
+						if how == "kill" {
+							c.Kill(down)
+						} else {
+							c.PowerOff(down, logtest.CrashLoseAll)
+						}
+					}
+					w, err := p.Send(t.Context(), batchOf(t, from, from+size))
+					if err != nil {
+						t.Fatalf("send records from %d: %v", from, err)
+					}
+					pending = append(pending, w)
+				}
+				for i, w := range pending {
+					a, err := w.Wait(t.Context())
+					if err != nil {
+						t.Fatalf("batch %d: %v", i, err)
+					}
+					if a.End-a.Base != size {
+						t.Fatalf("batch %d is at [%d, %d)", i, a.Base, a.End)
 					}
 				}
-				w, err := p.Send(t.Context(), batchOf(t, from, from+size))
-				if err != nil {
-					t.Fatalf("send records from %d: %v", from, err)
-				}
-				pending = append(pending, w)
-			}
-			for i, w := range pending {
-				a, err := w.Wait(t.Context())
-				if err != nil {
-					t.Fatalf("batch %d: %v", i, err)
-				}
-				if a.End-a.Base != size {
-					t.Fatalf("batch %d is at [%d, %d)", i, a.Base, a.End)
-				}
-			}
-			checkRecords(t, topic, 0, records)
-			c.Restart(down)
-			waitInSync(t, c, "t", 3)
-			checkRecords(t, topic, 0, records)
-			// The restarted replica holds the same: let it lead alone with one other.
-			c.Kill(c.Leader("t", 0))
-			checkRecords(t, c.Host().Tenant("").Topic("t"), 0, records)
+				checkRecords(t, topic, 0, records)
+				c.Restart(down)
+				waitInSync(t, c, "t", 3)
+				checkRecords(t, topic, 0, records)
+				// The restarted replica holds the same: let it lead alone with one other.
+				c.Kill(c.Leader("t", 0))
+				checkRecords(t, c.Host().Tenant("").Topic("t"), 0, records)
+			})
 		})
 	}
 }
@@ -207,243 +211,263 @@ func waitInSync(t testing.TB, c *cordwoodtest.Cluster, topic string, n int) {
 
 // Sealed segments go to the store and from every disk, and reads do not notice.
 func TestColdRead(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 2 << 10})
-	host := c.Host()
-	topic := host.Tenant("").Topic("t")
-	const records = 1000
-	appendRange(t, topic, 0, records, 10)
-	c.Roll("t", 0)
-	end := c.Offsets("t", 0).HighWatermark
-	c.WaitTiered("t", 0, end)
-	checkRecords(t, topic, 0, records)
-	if s := host.Stats(); s.ReadColdBytes == 0 || s.ReadHotBytes != 0 {
-		t.Errorf("read %d bytes cold and %d hot, want all cold", s.ReadColdBytes, s.ReadHotBytes)
-	}
-	// Another leader serves the cold part as well.
-	c.PowerOff(c.Leader("t", 0), logtest.CrashLoseAll)
-	appendRange(t, topic, records, records+10, 10)
-	checkRecords(t, topic, 0, records+10)
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 2 << 10})
+		host := c.Host()
+		topic := host.Tenant("").Topic("t")
+		const records = 1000
+		appendRange(t, topic, 0, records, 10)
+		c.Roll("t", 0)
+		end := c.Offsets("t", 0).HighWatermark
+		c.WaitTiered("t", 0, end)
+		checkRecords(t, topic, 0, records)
+		if s := host.Stats(); s.ReadColdBytes == 0 || s.ReadHotBytes != 0 {
+			t.Errorf("read %d bytes cold and %d hot, want all cold", s.ReadColdBytes, s.ReadHotBytes)
+		}
+		// Another leader serves the cold part as well.
+		c.PowerOff(c.Leader("t", 0), logtest.CrashLoseAll)
+		appendRange(t, topic, records, records+10, 10)
+		checkRecords(t, topic, 0, records+10)
+	})
 }
 
 // A replica that comes back after the others have dropped what it lacks starts
 // from the tier.
 func TestReplicaStartsFromTier(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 2 << 10})
-	topic := c.Host().Tenant("").Topic("t")
-	appendRange(t, topic, 0, 100, 10)
-	down := c.Leader("t", 0)
-	c.PowerOff(down, logtest.CrashLoseAll)
-	appendRange(t, topic, 100, 1000, 10)
-	c.Roll("t", 0)
-	c.WaitTiered("t", 0, c.Offsets("t", 0).HighWatermark)
-	appendRange(t, topic, 1000, 1100, 10)
-	c.Restart(down)
-	waitInSync(t, c, "t", 3)
-	c.PowerOff(c.Leader("t", 0), logtest.CrashLoseAll)
-	appendRange(t, topic, 1100, 1200, 10)
-	checkRecords(t, topic, 0, 1200)
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 2 << 10})
+		topic := c.Host().Tenant("").Topic("t")
+		appendRange(t, topic, 0, 100, 10)
+		down := c.Leader("t", 0)
+		c.PowerOff(down, logtest.CrashLoseAll)
+		appendRange(t, topic, 100, 1000, 10)
+		c.Roll("t", 0)
+		c.WaitTiered("t", 0, c.Offsets("t", 0).HighWatermark)
+		appendRange(t, topic, 1000, 1100, 10)
+		c.Restart(down)
+		waitInSync(t, c, "t", 3)
+		c.PowerOff(c.Leader("t", 0), logtest.CrashLoseAll)
+		appendRange(t, topic, 1100, 1200, 10)
+		checkRecords(t, topic, 0, 1200)
+	})
 }
 
 // Shutdown hands leadership over: appends go on without an error.
 func TestShutdownHandsOver(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{})
-	topic := c.Host().Tenant("").Topic("t")
-	appendRange(t, topic, 0, 50, 5)
-	leader := c.Leader("t", 0)
-	if err := c.Node(leader).Shutdown(t.Context()); err != nil {
-		t.Fatalf("shutdown: %v", err)
-	}
-	appendRange(t, topic, 50, 100, 5)
-	checkRecords(t, topic, 0, 100)
-	if _, err := c.Node(leader).Tenant("").Topic("t").Offsets(t.Context(), 0); !errors.Is(err, cordwood.ErrClosed) {
-		t.Errorf("call after shutdown gave %v, want ErrClosed", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		c.CreateTopic("t", cordwood.TopicConfig{})
+		topic := c.Host().Tenant("").Topic("t")
+		appendRange(t, topic, 0, 50, 5)
+		leader := c.Leader("t", 0)
+		if err := c.Node(leader).Shutdown(t.Context()); err != nil {
+			t.Fatalf("shutdown: %v", err)
+		}
+		appendRange(t, topic, 50, 100, 5)
+		checkRecords(t, topic, 0, 100)
+		if _, err := c.Node(leader).Tenant("").Topic("t").Offsets(t.Context(), 0); !errors.Is(err, cordwood.ErrClosed) {
+			t.Errorf("call after shutdown gave %v, want ErrClosed", err)
+		}
+	})
 }
 
 // A leader whose disk fails to sync, while its process goes on, gives the
 // leadership up.
 func TestLeaderDiskFails(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{})
-	topic := c.Host().Tenant("").Topic("t")
-	appendRange(t, topic, 0, 50, 5)
-	old := c.Leader("t", 0)
-	c.Disk(old).OnOp(func(op logtest.Op) error {
-		if op.Kind == logtest.OpSync && strings.Contains(op.Path, "/partitions/") {
-			return syscall.EIO
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		c.CreateTopic("t", cordwood.TopicConfig{})
+		topic := c.Host().Tenant("").Topic("t")
+		appendRange(t, topic, 0, 50, 5)
+		old := c.Leader("t", 0)
+		c.Disk(old).OnOp(func(op logtest.Op) error {
+			if op.Kind == logtest.OpSync && strings.Contains(op.Path, "/partitions/") {
+				return syscall.EIO
+			}
+			return nil
+		})
+		appendRange(t, topic, 50, 100, 5)
+		if leader := c.Leader("t", 0); leader == old {
+			t.Errorf("node %d still leads", leader)
 		}
-		return nil
+		checkRecords(t, topic, 0, 100)
 	})
-	appendRange(t, topic, 50, 100, 5)
-	if leader := c.Leader("t", 0); leader == old {
-		t.Errorf("node %d still leads", leader)
-	}
-	checkRecords(t, topic, 0, 100)
 }
 
 // All nodes lose power at once, and what was acknowledged is still there.
 func TestWholeClusterLosesPower(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 4 << 10})
-	appendRange(t, c.Node(2).Tenant("").Topic("t"), 0, 300, 10)
-	for i := 1; i <= 3; i++ {
-		c.PowerOff(i, logtest.CrashLoseAll)
-	}
-	ready := make(chan struct{})
-	for i := 1; i <= 3; i++ {
-		go func() {
-			defer func() { ready <- struct{}{} }()
-			c.Restart(i)
-		}()
-	}
-	for range 3 {
-		<-ready
-	}
-	topic := c.Node(1).Tenant("").Topic("t")
-	checkRecords(t, topic, 0, 300)
-	appendRange(t, topic, 300, 310, 1)
-	checkRecords(t, topic, 0, 310)
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 4 << 10})
+		appendRange(t, c.Node(2).Tenant("").Topic("t"), 0, 300, 10)
+		for i := 1; i <= 3; i++ {
+			c.PowerOff(i, logtest.CrashLoseAll)
+		}
+		ready := make(chan struct{})
+		for i := 1; i <= 3; i++ {
+			go func() {
+				defer func() { ready <- struct{}{} }()
+				c.Restart(i)
+			}()
+		}
+		for range 3 {
+			<-ready
+		}
+		topic := c.Node(1).Tenant("").Topic("t")
+		checkRecords(t, topic, 0, 300)
+		appendRange(t, topic, 300, 310, 1)
+		checkRecords(t, topic, 0, 310)
+	})
 }
 
 // A cut-off leader acknowledges nothing, and what it had appended alone does not
 // come back.
 func TestIsolatedLeader(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{})
-	topic := c.Host().Tenant("").Topic("t")
-	appendRange(t, topic, 0, 20, 5)
-	old := c.Leader("t", 0)
-	c.Network().Isolate(fmt.Sprintf("node%d", old))
-	r, err := c.Node(old).Replica("t", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	_, err = r.Append(ctx, batchOf(t, 1000, 1001), 0)
-	cancel()
-	if err == nil {
-		t.Fatal("an isolated leader acknowledged an append")
-	}
-	appendRange(t, topic, 20, 40, 5)
-	c.Network().Heal()
-	waitInSync(t, c, "t", 3)
-	appendRange(t, topic, 40, 60, 5)
-	checkRecords(t, topic, 0, 60)
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		c.CreateTopic("t", cordwood.TopicConfig{})
+		topic := c.Host().Tenant("").Topic("t")
+		appendRange(t, topic, 0, 20, 5)
+		old := c.Leader("t", 0)
+		c.Network().Isolate(fmt.Sprintf("node%d", old))
+		r, err := c.Node(old).Replica("t", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		_, err = r.Append(ctx, batchOf(t, 1000, 1001), 0)
+		cancel()
+		if err == nil {
+			t.Fatal("an isolated leader acknowledged an append")
+		}
+		appendRange(t, topic, 20, 40, 5)
+		c.Network().Heal()
+		waitInSync(t, c, "t", 3)
+		appendRange(t, topic, 40, 60, 5)
+		checkRecords(t, topic, 0, 60)
+	})
 }
 
 // Concurrent appends of many callers are all there, each once.
 func TestConcurrentAppends(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{Partitions: 3})
-	topic := c.Host().Tenant("").Topic("t")
-	const callers, each = 16, 30
-	errs := make(chan error, callers)
-	for k := range callers {
-		go func() {
-			for i := range each {
-				_, err := topic.AppendRecords(t.Context(), int32(k%3), record.Record{Value: value(k*each + i)})
-				if err != nil {
-					errs <- err
-					return
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		c.CreateTopic("t", cordwood.TopicConfig{Partitions: 3})
+		topic := c.Host().Tenant("").Topic("t")
+		const callers, each = 16, 30
+		errs := make(chan error, callers)
+		for k := range callers {
+			go func() {
+				for i := range each {
+					_, err := topic.AppendRecords(t.Context(), int32(k%3), record.Record{Value: value(k*each + i)})
+					if err != nil {
+						errs <- err
+						return
+					}
 				}
-			}
-			errs <- nil
-		}()
-	}
-	for range callers {
-		if err := <-errs; err != nil {
-			t.Fatal(err)
+				errs <- nil
+			}()
 		}
-	}
-	seen := map[string]int{}
-	for p := range int32(3) {
-		for r, err := range topic.Records(t.Context(), p, 0) {
-			if err != nil {
+		for range callers {
+			if err := <-errs; err != nil {
 				t.Fatal(err)
 			}
-			seen[string(r.Value)]++
 		}
-	}
-	for i := range callers * each {
-		if n := seen[string(value(i))]; n != 1 {
-			t.Errorf("record %d is there %d times", i, n)
+		seen := map[string]int{}
+		for p := range int32(3) {
+			for r, err := range topic.Records(t.Context(), p, 0) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				seen[string(r.Value)]++
+			}
 		}
-	}
+		for i := range callers * each {
+			if n := seen[string(value(i))]; n != 1 {
+				t.Errorf("record %d is there %d times", i, n)
+			}
+		}
+	})
 }
 
 // Tenants do not see each other's topics.
 func TestTenants(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{Nodes: 1})
-	ctx := t.Context()
-	a, b := c.Node(1).Tenant("a"), c.Node(1).Tenant("b")
-	for _, tenant := range []*cordwood.Tenant{a, b} {
-		if err := tenant.CreateTopic(ctx, "same", cordwood.TopicConfig{}); err != nil {
-			t.Fatalf("create in %s: %v", tenant.ID(), err)
-		}
-		if _, err := tenant.Topic("same").AppendRecords(ctx, 0, record.Record{Value: []byte(tenant.ID())}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := a.CreateTopic(ctx, "same", cordwood.TopicConfig{}); !errors.Is(err, cordwood.ErrTopicExists) {
-		t.Errorf("second creation gave %v, want ErrTopicExists", err)
-	}
-	for _, tenant := range []*cordwood.Tenant{a, b} {
-		for r, err := range tenant.Topic("same").Records(ctx, 0, 0) {
-			if err != nil || string(r.Value) != tenant.ID() {
-				t.Errorf("tenant %s reads %q, %v", tenant.ID(), r.Value, err)
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{Nodes: 1})
+		ctx := t.Context()
+		a, b := c.Node(1).Tenant("a"), c.Node(1).Tenant("b")
+		for _, tenant := range []*cordwood.Tenant{a, b} {
+			if err := tenant.CreateTopic(ctx, "same", cordwood.TopicConfig{}); err != nil {
+				t.Fatalf("create in %s: %v", tenant.ID(), err)
+			}
+			if _, err := tenant.Topic("same").AppendRecords(ctx, 0, record.Record{Value: []byte(tenant.ID())}); err != nil {
+				t.Fatal(err)
 			}
 		}
-	}
-	if _, err := a.Topic("none").Offsets(ctx, 0); !errors.Is(err, cordwood.ErrUnknownTopic) {
-		t.Errorf("unknown topic gave %v", err)
-	}
+		if err := a.CreateTopic(ctx, "same", cordwood.TopicConfig{}); !errors.Is(err, cordwood.ErrTopicExists) {
+			t.Errorf("second creation gave %v, want ErrTopicExists", err)
+		}
+		for _, tenant := range []*cordwood.Tenant{a, b} {
+			for r, err := range tenant.Topic("same").Records(ctx, 0, 0) {
+				if err != nil || string(r.Value) != tenant.ID() {
+					t.Errorf("tenant %s reads %q, %v", tenant.ID(), r.Value, err)
+				}
+			}
+		}
+		if _, err := a.Topic("none").Offsets(ctx, 0); !errors.Is(err, cordwood.ErrUnknownTopic) {
+			t.Errorf("unknown topic gave %v", err)
+		}
+	})
 }
 
 // Tail sees records as they come and ends with its context.
 func TestTail(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{})
-	topic := c.Host().Tenant("").Topic("t")
-	ctx, cancel := context.WithCancel(t.Context())
-	got := make(chan string)
-	end := make(chan error, 1)
-	go func() {
-		for r, err := range topic.Tail(ctx, 0, 0) {
-			if err != nil {
-				end <- err
-				return
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		c.CreateTopic("t", cordwood.TopicConfig{})
+		topic := c.Host().Tenant("").Topic("t")
+		ctx, cancel := context.WithCancel(t.Context())
+		got := make(chan string)
+		end := make(chan error, 1)
+		go func() {
+			for r, err := range topic.Tail(ctx, 0, 0) {
+				if err != nil {
+					end <- err
+					return
+				}
+				got <- string(r.Value)
 			}
-			got <- string(r.Value)
+		}()
+		for i := range 5 {
+			appendRange(t, topic, i, i+1, 1)
+			if v := <-got; v != string(value(i)) {
+				t.Fatalf("tail saw %q, want %q", v, value(i))
+			}
 		}
-	}()
-	for i := range 5 {
-		appendRange(t, topic, i, i+1, 1)
-		if v := <-got; v != string(value(i)) {
-			t.Fatalf("tail saw %q, want %q", v, value(i))
+		cancel()
+		if err := <-end; !errors.Is(err, context.Canceled) {
+			t.Errorf("tail ended with %v", err)
 		}
-	}
-	cancel()
-	if err := <-end; !errors.Is(err, context.Canceled) {
-		t.Errorf("tail ended with %v", err)
-	}
+	})
 }
 
 // Offsets of a read outside of the partition are told apart.
 func TestReadOutOfRange(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{Nodes: 1})
-	c.CreateTopic("t", cordwood.TopicConfig{})
-	topic := c.Node(1).Tenant("").Topic("t")
-	appendRange(t, topic, 0, 5, 1)
-	end := c.Offsets("t", 0).HighWatermark
-	if got, err := topic.Read(t.Context(), 0, end, 0, 0); err != nil || len(got.Batches) != 0 || got.HighWatermark != end {
-		t.Errorf("read at the end gave %+v, %v", got, err)
-	}
-	for _, off := range []log.Offset{end + 1, end + 1000, -1} {
-		if _, err := topic.Read(t.Context(), 0, off, 0, 0); !errors.Is(err, cordwood.ErrOffsetOutOfRange) {
-			t.Errorf("read at %d gave %v, want ErrOffsetOutOfRange", off, err)
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{Nodes: 1})
+		c.CreateTopic("t", cordwood.TopicConfig{})
+		topic := c.Node(1).Tenant("").Topic("t")
+		appendRange(t, topic, 0, 5, 1)
+		end := c.Offsets("t", 0).HighWatermark
+		if got, err := topic.Read(t.Context(), 0, end, 0, 0); err != nil || len(got.Batches) != 0 || got.HighWatermark != end {
+			t.Errorf("read at the end gave %+v, %v", got, err)
 		}
-	}
+		for _, off := range []log.Offset{end + 1, end + 1000, -1} {
+			if _, err := topic.Read(t.Context(), 0, off, 0, 0); !errors.Is(err, cordwood.ErrOffsetOutOfRange) {
+				t.Errorf("read at %d gave %v, want ErrOffsetOutOfRange", off, err)
+			}
+		}
+	})
 }

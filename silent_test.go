@@ -41,17 +41,27 @@ func silentMain() int {
 }
 
 func silentLife(dir string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	store := memstore.New()
 	id := cordwood.NewID()
-	addr := "127.0.0.1:0"
+	first, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	addr := first.Addr().String()
+	port, err := first.(*net.TCPListener).File() // keeps the port between the lives
+	if err != nil {
+		return err
+	}
+	defer port.Close()
 	for life := range 2 {
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			return err
+		l := first
+		if life > 0 {
+			if l, err = net.FileListener(port); err != nil {
+				return err
+			}
 		}
-		addr = l.Addr().String()
 		n, err := cordwood.Open(ctx, cordwood.Options{ID: 1, Dir: dir, Listener: l, Store: store, SystemReplication: 1})
 		if err != nil {
 			return err

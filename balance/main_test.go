@@ -14,7 +14,7 @@ func TestMain(m *testing.M) {
 	fixSeed()
 	before := runtime.NumGoroutine()
 	code := m.Run()
-	for range 100 {
+	for range 60_000 {
 		if runtime.NumGoroutine() <= before {
 			os.Exit(code)
 		}

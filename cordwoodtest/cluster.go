@@ -67,8 +67,12 @@ type member struct {
 	node *cordwood.Node // nil while it is down
 }
 
-// readySessions bounds what the cluster's own methods wait for, in sessions.
-const readySessions = 100
+// readySessions and readyTime bound what the cluster's own methods wait for, in
+// sessions and at least; on a busy machine a short session alone would say little.
+const (
+	readySessions = 100
+	readyTime     = 2 * time.Minute
+)
 
 // firstHost is the number of the first host, above those of all nodes.
 const firstHost = 100
@@ -130,7 +134,7 @@ func Start(tb testing.TB, o Options) *Cluster {
 }
 
 func (c *Cluster) context() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), readySessions*c.o.Session)
+	return context.WithTimeout(context.Background(), max(readyTime, readySessions*c.o.Session))
 }
 
 // options are those that node i is opened with. A host has a number above all

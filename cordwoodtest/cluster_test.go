@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) {
 	status := m.Run()
-	for range 100 {
+	for range 3000 {
 		if runtime.NumGoroutine() <= 1 {
 			os.Exit(status)
 		}
@@ -69,41 +69,45 @@ func TestEnds(t *testing.T) {
 		"power-off": func(c *cordwoodtest.Cluster, i int) { c.PowerOff(i, logtest.CrashLoseAll) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := cordwoodtest.Start(t, cordwoodtest.Options{})
-			c.CreateTopic("t", cordwood.TopicConfig{})
-			topic := c.Host().Tenant("").Topic("t")
-			place(t, topic, 0, 10)
-			leader := c.Leader("t", 0)
-			end(c, leader)
-			if c.Running(leader) {
-				t.Errorf("node %d runs", leader)
-			}
-			place(t, topic, 10, 20)
-			if now := c.Leader("t", 0); now == leader {
-				t.Errorf("node %d still leads", now)
-			}
-			c.Restart(leader)
-			check(t, c.Node(leader).Tenant("").Topic("t"), 20)
+			synctest.Test(t, func(t *testing.T) {
+				c := cordwoodtest.Start(t, cordwoodtest.Options{})
+				c.CreateTopic("t", cordwood.TopicConfig{})
+				topic := c.Host().Tenant("").Topic("t")
+				place(t, topic, 0, 10)
+				leader := c.Leader("t", 0)
+				end(c, leader)
+				if c.Running(leader) {
+					t.Errorf("node %d runs", leader)
+				}
+				place(t, topic, 10, 20)
+				if now := c.Leader("t", 0); now == leader {
+					t.Errorf("node %d still leads", now)
+				}
+				c.Restart(leader)
+				check(t, c.Node(leader).Tenant("").Topic("t"), 20)
+			})
 		})
 	}
 }
 
 // Hosts made at the same time are different nodes.
 func TestHostsAtOnce(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	ids := make([]int32, 4)
-	var made sync.WaitGroup
-	for i := range ids {
-		made.Go(func() { ids[i] = c.Host().Status().ID })
-	}
-	made.Wait()
-	seen := map[int32]bool{}
-	for _, id := range ids {
-		if id <= int32(c.Nodes()) || seen[id] {
-			t.Errorf("hosts have the ids %v", ids)
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		ids := make([]int32, 4)
+		var made sync.WaitGroup
+		for i := range ids {
+			made.Go(func() { ids[i] = c.Host().Status().ID })
 		}
-		seen[id] = true
-	}
+		made.Wait()
+		seen := map[int32]bool{}
+		for _, id := range ids {
+			if id <= int32(c.Nodes()) || seen[id] {
+				t.Errorf("hosts have the ids %v", ids)
+			}
+			seen[id] = true
+		}
+	})
 }
 
 func TestOneNode(t *testing.T) {
@@ -112,57 +116,65 @@ func TestOneNode(t *testing.T) {
 		"no-store": {Nodes: 1, NoStore: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := cordwoodtest.Start(t, o)
-			c.CreateTopic("t", cordwood.TopicConfig{})
-			topic := c.Host().Tenant("").Topic("t")
-			place(t, topic, 0, 10)
-			if !o.NoStore {
-				c.Roll("t", 0)
-				c.WaitTiered("t", 0, 10)
-			}
-			check(t, topic, 10)
+			synctest.Test(t, func(t *testing.T) {
+				c := cordwoodtest.Start(t, o)
+				c.CreateTopic("t", cordwood.TopicConfig{})
+				topic := c.Host().Tenant("").Topic("t")
+				place(t, topic, 0, 10)
+				if !o.NoStore {
+					c.Roll("t", 0)
+					c.WaitTiered("t", 0, 10)
+				}
+				check(t, topic, 10)
+			})
 		})
 	}
 }
 
 // A store that is down delays what ages, and nothing else.
 func TestStoreDown(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{})
-	topic := c.Host().Tenant("").Topic("t")
-	c.Store().SetDown(true)
-	place(t, topic, 0, 10)
-	c.Roll("t", 0)
-	check(t, topic, 10)
-	if o := c.Offsets("t", 0); o.TierEnd > o.Start {
-		t.Errorf("the store took something while it was down: %+v", o)
-	}
-	c.Store().SetDown(false)
-	c.WaitTiered("t", 0, 10)
-	check(t, topic, 10)
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		c.CreateTopic("t", cordwood.TopicConfig{})
+		topic := c.Host().Tenant("").Topic("t")
+		c.Store().SetDown(true)
+		place(t, topic, 0, 10)
+		c.Roll("t", 0)
+		check(t, topic, 10)
+		if o := c.Offsets("t", 0); o.TierEnd > o.Start {
+			t.Errorf("the store took something while it was down: %+v", o)
+		}
+		c.Store().SetDown(false)
+		c.WaitTiered("t", 0, 10)
+		check(t, topic, 10)
+	})
 }
 
 // A node that the network has cut off does not stop the others.
 func TestIsolated(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{})
-	c.CreateTopic("t", cordwood.TopicConfig{})
-	topic := c.Host().Tenant("").Topic("t")
-	place(t, topic, 0, 10)
-	c.Network().Isolate(fmt.Sprintf("node%d", c.Leader("t", 0)))
-	place(t, topic, 10, 20)
-	c.Network().Heal()
-	check(t, topic, 20)
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		c.CreateTopic("t", cordwood.TopicConfig{})
+		topic := c.Host().Tenant("").Topic("t")
+		place(t, topic, 0, 10)
+		c.Network().Isolate(fmt.Sprintf("node%d", c.Leader("t", 0)))
+		place(t, topic, 10, 20)
+		c.Network().Heal()
+		check(t, topic, 20)
+	})
 }
 
 func TestConfigure(t *testing.T) {
-	c := cordwoodtest.Start(t, cordwoodtest.Options{Configure: func(node int, o *cordwood.Options) {
-		o.MaxRecordBytes = 100 // of each batch, beside some room for overhead
-	}})
-	c.CreateTopic("t", cordwood.TopicConfig{})
-	_, err := c.Node(1).Tenant("").Topic("t").AppendRecords(t.Context(), 0, cordwood.Record{Value: make([]byte, 1<<20)})
-	if !errors.Is(err, cordwood.ErrTooLarge) {
-		t.Errorf("a record of 1 MiB gave %v, want ErrTooLarge", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{Configure: func(node int, o *cordwood.Options) {
+			o.MaxRecordBytes = 100 // of each batch, beside some room for overhead
+		}})
+		c.CreateTopic("t", cordwood.TopicConfig{})
+		_, err := c.Node(1).Tenant("").Topic("t").AppendRecords(t.Context(), 0, cordwood.Record{Value: make([]byte, 1<<20)})
+		if !errors.Is(err, cordwood.ErrTooLarge) {
+			t.Errorf("a record of 1 MiB gave %v, want ErrTooLarge", err)
+		}
+	})
 }
 
 // In a bubble a day takes no time.

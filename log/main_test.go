@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) {
 	fixSeed()
 	code := m.Run()
-	for deadline := time.Now().Add(5 * time.Second); ; runtime.Gosched() {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		left := goroutines()
 		if len(left) == 1 {
 			break

@@ -44,7 +44,7 @@ func fixSeed() {
 func leaked() string {
 	buf := make([]byte, 1<<20)
 	var left string
-	for range 50 {
+	for range 6000 {
 		left = ""
 		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 			if (strings.Contains(g, "cordwood/metadata") || strings.Contains(g, "pebble/v2")) && !strings.Contains(g, "TestMain") {

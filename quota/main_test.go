@@ -14,9 +14,9 @@ func TestMain(m *testing.M) {
 	fixSeed()
 	code := m.Run()
 	if code == 0 {
-		deadline := time.Now().Add(5 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for runtime.NumGoroutine() > 1 && time.Now().Before(deadline) {
-			runtime.Gosched()
+			time.Sleep(time.Millisecond)
 		}
 		if n := runtime.NumGoroutine(); n > 1 {
 			buf := make([]byte, 1<<20)

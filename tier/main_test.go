@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 
 func leaked() string {
 	var left []string
-	for range 50 {
+	for range 3000 {
 		left = nil
 		buf := make([]byte, 1<<20)
 		buf = buf[:runtime.Stack(buf, true)]

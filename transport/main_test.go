@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 
 func leaked() string {
 	var left string
-	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); <-time.After(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); <-time.After(5 * time.Millisecond) {
 		buf := make([]byte, 1<<20)
 		buf = buf[:runtime.Stack(buf, true)]
 		left = ""

@@ -12,7 +12,7 @@ import (
 // TestMain fails if a test leaves a goroutine behind.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for deadline := time.Now().Add(5 * time.Second); ; runtime.Gosched() {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		left := goroutines()
 		if len(left) == 1 {
 			break
