@@ -86,9 +86,9 @@
 // # Limits
 //
 // Each log syncs its own file: there is no common journal for many small logs.
-// Damage is found when it is read, by recovery or by a Read; there is no call that
-// checks a whole log, nor one that takes good bytes from elsewhere into a damaged
-// range. Kafka's directories open if their offsets have no gaps.
+// Damage is found when it is read, by recovery, a Read or [Log.Verify]; there is no
+// call that takes good bytes from elsewhere into a damaged range. Kafka's
+// directories open if their offsets have no gaps.
 //
 // Source: the log layer of Apache Kafka, KIP-98, KIP-101, KIP-279, KIP-320; the
 // durable end beside the data is our own, after the idea in Pebble's log.

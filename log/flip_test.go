@@ -141,6 +141,16 @@ func checkFlipped(fs *logtest.FS, vals []string, name string, closed bool) error
 	if len(lost) > 0 && !strings.HasSuffix(name, ".log") {
 		return fmt.Errorf("a side file took records %v", slices.Sorted(maps.Keys(lost)))
 	}
+	v, err := l.Verify(ctx, log.VerifyOptions{})
+	if err != nil || len(v.Undecodable) > 0 {
+		return fmt.Errorf("verify: %+v, %w", v, err)
+	}
+	for off := range log.Offset(len(vals)) {
+		found := slices.ContainsFunc(v.Damage, func(c *log.CorruptionError) bool { return c.Offset <= off && off < c.End })
+		if found != lost[off] && (r.CutBytes == 0 || off != r.End) {
+			return fmt.Errorf("verify found %s (recovery %+v, %v), reads lost %v", ranges(v.Damage), r, r.Corruption, slices.Sorted(maps.Keys(lost)))
+		}
+	}
 	if r.CutBytes == 0 && !r.Lossy {
 		if got, want := fmt.Sprint(l.EpochChain()), "[{0 0} {1 10} {2 20}]"; got != want {
 			return fmt.Errorf("got epochs %s, want %s", got, want)

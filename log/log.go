@@ -357,6 +357,21 @@ func (l *Log) OffsetForTime(ctx context.Context, t time.Time) (Offset, bool, err
 	return l.offsetForTime(ctx, t)
 }
 
+// Verify reads all of the log that is on this disk, while appends and reads go on,
+// and reports each range that is damaged: checksums of batches, the header bytes
+// that these don't cover (against the seal, or what is known in memory), offsets
+// without a gap, epochs against the chain, records that decode; and the files
+// beside them that the log reads, both copies of each. It changes nothing, neither on disk nor of what
+// the log accepts. What is appended meanwhile may be left out; a segment that is
+// deleted or cut meanwhile is left out or read again. Memory is bounded by 1 MiB and
+// the largest batch, once more when decompressed.
+//
+// Errors: ErrClosed, ctx's, or those of the file system (an unreadable sector is
+// damage); the Verification then holds what was found so far.
+func (l *Log) Verify(ctx context.Context, o VerifyOptions) (Verification, error) {
+	return l.verify(ctx, o)
+}
+
 // Stats returns counters and extent.
 func (l *Log) Stats() Stats { return l.stats() }
 

@@ -36,6 +36,7 @@ func TestModel(t *testing.T) {
 		w := newWorld()
 		epoch := log.Epoch(0)
 		n := 0
+		crashed := false
 		draw := func() []string {
 			vals := make([]string, rapid.IntRange(1, 4).Draw(t, "records"))
 			for i := range vals {
@@ -221,6 +222,7 @@ func TestModel(t *testing.T) {
 			"crash": func(t *rapid.T) {
 				old := l
 				fs = fs.Crash(logtest.CrashRandom)
+				crashed = true
 				old.Close() //nolint:errcheck // its disk is gone
 				l = open()
 				if r := l.Recovery(); r.Lossy {
@@ -240,6 +242,16 @@ func TestModel(t *testing.T) {
 					must(err)
 					checkSlice(t, s, off, w)
 					s.Release()
+				}
+				if rapid.IntRange(0, 9).Draw(t, "verify") == 0 {
+					v, err := l.Verify(ctx, log.VerifyOptions{})
+					must(err)
+					if crashed {
+						v.Files = nil // helper files need not have reached the disk
+					}
+					if !v.OK() || v.End != w.written || v.Start != w.local {
+						t.Fatalf("got %+v: %v", v, slices.Concat(v.Damage, v.Undecodable, v.Files))
+					}
 				}
 				if w.start > 0 {
 					if _, err := l.Read(ctx, w.start-1, 1); !errors.Is(err, log.ErrOffsetOutOfRange) || errors.Is(err, log.ErrBelowLocalStart) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log/record"
@@ -132,6 +133,10 @@ func (s *scanner) window(at int64, n int) ([]byte, error) {
 		b := s.buf.b[:size]
 		s.d.enter()
 		err := readAt(s.f, b, at)
+		if errors.Is(err, syscall.EIO) && size > n {
+			b = b[:n] // what can't be read may lie behind
+			err = readAt(s.f, b, at)
+		}
 		s.d.leave()
 		if err != nil {
 			return nil, err
