@@ -111,6 +111,29 @@ func TestDemotionMovesNoData(t *testing.T) {
 	}
 }
 
+// TestDemotionMovesNoDataForEffort: nor does it when the leaderships that it shifts press others out of their bands.
+func TestDemotionMovesNoDataForEffort(t *testing.T) {
+	for seed := range uint64(12) {
+		c := balancetest.Cluster(balancetest.ClusterSpec{Brokers: 12, Zones: 3, Partitions: 600, Replication: 3, Alpha: 1.5, Cap: 50, Seed: seed})
+		c = apply(t, c, mustPlan(t, balance.PlanOptions{Force: true}, c, nil, epoch).Moves)
+		sick := balance.BrokerID(seed)
+		c.Brokers[sick].DemotedUntil = epoch.Add(time.Hour)
+		plan := mustPlan(t, balance.PlanOptions{}, c, nil, epoch)
+		if plan.Bytes != 0 || plan.ReplicaMoves != 0 || plan.LeaderMoves == 0 {
+			t.Errorf("seed %d: %d bytes, %d replica moves, %d leadership moves", seed, plan.Bytes, plan.ReplicaMoves, plan.LeaderMoves)
+		}
+		c = apply(t, c, plan.Moves)
+		for _, p := range c.Partitions {
+			if p.Leader == sick {
+				t.Errorf("seed %d: %v is still led by the demoted broker", seed, p.ID)
+			}
+		}
+		if again := mustPlan(t, balance.PlanOptions{}, c, nil, epoch).Moves; len(again) != 0 {
+			t.Errorf("seed %d: again %v", seed, again)
+		}
+	}
+}
+
 // TestUnplaceableDoesNotBlock: one partition that fits nowhere is named, the others are moved.
 func TestUnplaceableDoesNotBlock(t *testing.T) {
 	c := spread(3)

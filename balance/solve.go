@@ -47,6 +47,7 @@ func (s *solver) run() Plan {
 	}
 	s.plan.Triggers = append(s.plan.Triggers, due...)
 	if len(s.plan.Triggers) > 0 || s.o.Force {
+		s.demoting = s.onlyDemotions()
 		if !s.exact() {
 			s.solve()
 			s.exact() // what solve did for soft goals may have made room for hard ones
@@ -74,9 +75,21 @@ func (s *solver) run() Plan {
 	return s.plan
 }
 
-// solve pursues all goals until nothing changes.
+// onlyDemotions reports whether all that triggered is that demoted brokers lead.
+func (s *solver) onlyDemotions() bool {
+	if s.o.Force || slices.ContainsFunc(s.plan.Triggers, func(t Trigger) bool { return t.Goal != GoalEvacuate }) {
+		return false
+	}
+	only := true
+	s.structural(func(_ Goal, p, r int32) { only = only && r < 0 && !s.ousted(s.rb[s.lead[p]]) })
+	return only
+}
+
+// solve pursues all goals until nothing changes. A demotion moves no data: what its leaderships press out of the bands, other
+// leaderships make up for; only if they can't, and a goal that triggers stays violated, that goal may move replicas.
 func (s *solver) solve() {
-	filled := false // the new brokers have their share
+	filled := false  // the new brokers have their share
+	pressed := false // and leadership alone does not do
 	for range maxPasses {
 		steps := len(s.log)
 		s.setBands()
@@ -98,6 +111,7 @@ func (s *solver) solve() {
 		}
 		for i, goal := range s.o.Goals {
 			s.setGuards(i)
+			s.still = s.demoting && !(pressed && goal.Trigger)
 			if !goal.Trigger && !s.o.Force {
 				s.bestEffort = true
 				s.effortLimit = max(len(s.log)-s.effortMoves, minBestEffort)
@@ -108,13 +122,17 @@ func (s *solver) solve() {
 				}
 			}
 		}
-		s.guards, s.bestEffort = s.guards[:0], false
+		s.guards, s.bestEffort, s.still = s.guards[:0], false, false
 		if s.plan.Exhausted != "" {
 			return
 		}
 		if len(s.log) == steps {
 			if fill && (s.o.Force || len(s.softTriggers()) > 0) {
 				filled = true // and something is still wrong
+				continue
+			}
+			if s.demoting && !pressed && len(s.softTriggers()) > 0 {
+				pressed = true
 				continue
 			}
 			return
@@ -614,6 +632,9 @@ func (s *solver) shed(t *task, from int32) bool {
 		if s.shedLeader(t, from, src, &src.li) {
 			return true
 		}
+		if s.still {
+			return false
+		}
 		s.sourceReplicas(t, from, src)
 		return s.shedReplica(t, from, src, &src.ri) || s.swap(t, from, src)
 	}
@@ -624,7 +645,7 @@ func (s *solver) shed(t *task, from int32) bool {
 	if s.shedLeader(t, from, src, &src.wantLi) {
 		return true
 	}
-	if s.zone[from] != s.zone[t.want] && !t.g.loose {
+	if s.still || s.zone[from] != s.zone[t.want] && !t.g.loose {
 		return false // no replica of the cell may change its zone
 	}
 	s.sourceReplicas(t, from, src)

@@ -98,6 +98,8 @@ type solver struct {
 
 	diskLeads      bool // leading costs disk somewhere
 	nmoves, nleads int
+	demoting       bool // nothing but leadership on demoted brokers triggered: soft goals move no data, see solve
+	still          bool // so does the goal that is being pursued
 	bestEffort     bool // a goal that does not trigger is being pursued
 	effortMoves    int  // moves for such goals, and how many there may be
 	effortLimit    int
