@@ -25,7 +25,7 @@ func plotPanels(file string, panels ...charts.LineChartOption) error {
 		return err
 	}
 	for i, opt := range panels {
-		if err := built[fmt.Sprint(i)].LineChart(opt); err != nil {
+		if err := drawChart(built[fmt.Sprint(i)], opt); err != nil {
 			return err
 		}
 	}
@@ -34,6 +34,19 @@ func plotPanels(file string, panels ...charts.LineChartOption) error {
 		return err
 	}
 	return os.WriteFile(file, svg, 0o644)
+}
+
+// drawChart draws a chart with its title and subtitle on the left: the package would put one right under the other, centred.
+func drawChart(p *charts.Painter, opt charts.LineChartOption) error {
+	dark := charts.FontStyle{FontSize: 15, FontColor: charts.Color{R: 0x22, G: 0x22, B: 0x22, A: 0xff}}
+	light := charts.FontStyle{FontSize: 11, FontColor: charts.Color{R: 0x55, G: 0x55, B: 0x55, A: 0xff}}
+	opt.Title.Show = new(false)
+	if err := p.LineChart(opt); err != nil { // paints the background, too
+		return err
+	}
+	p.Text(opt.Title.Text, 20, 34, 0, dark)
+	p.Text(opt.Title.Subtext, 20, 55, 0, light)
+	return nil
 }
 
 // chart is a line chart with a vertical axis from least to most in steps.

@@ -33,9 +33,8 @@ const (
 	cellsRate        = 50_000.0 // messages per second and topic
 	cellsMessage     = 1024.0   // bytes
 	cellsReplication = 3
-	cellsLinger      = 5 * time.Millisecond   // of producers; one request for each broker and linger
-	cellsFetch       = 5 * time.Millisecond   // between two fetches of a follower, or a consumer, from one broker
-	cellsIdle        = 500 * time.Millisecond // between two fetches when nothing arrives
+	cellsLinger      = 5 * time.Millisecond // of producers; one request for each broker and linger
+	cellsFetch       = 5 * time.Millisecond // between two fetches of a follower, or a consumer, from one broker
 	publishedFlat    = 73.0
 	publishedCells   = 53.0
 	publishedRatio   = .726
@@ -165,6 +164,7 @@ func cells(r Run) (map[string]any, error) {
 		a := dots(chart("Load of a broker by the size of cells: 24 brokers, the same traffic",
 			fmt.Sprintf("From %.1f µs a request and %.2f ns a byte, scaled to 73 %% flat: ratio %.3f; published .726.", 1e6*measured.request, 1e9*measured.byte, ratio),
 			"brokers in a cell", []string{"predicted", "costs fitted to .726", "published"}, labels, append(lines, published), 0, 80, 20, "%.0f %%"))
+		a.SeriesList[2].Symbol = charts.Symbol{Shape: charts.SymbolDiamond, Size: 5}
 		most, step := upTo(maxOf([][]float64{p99}))
 		b := dots(chart("99th percentile of the wait in a broker with eight handlers", "In mean service times, at the predicted load.", "brokers in a cell",
 			[]string{"p99 wait"}, labels, [][]float64{p99}, 0, most, step, "%.1f"))

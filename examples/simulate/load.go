@@ -64,7 +64,7 @@ func load(r Run) (map[string]any, error) {
 			line = append(line, 100*(p-rho))
 			worst = max(worst, math.Abs(o-rho))
 			if k.name == "M/M/8" {
-				labels = append(labels, fmt.Sprintf("%.0f %%", 100*rho))
+				labels = append(labels, fmt.Sprintf("%.0f", 100*rho))
 				for i, x := range []float64{rho, o, p, plain.Utilization(time.Duration(w))} {
 					shown[i] = append(shown[i], 100*x)
 				}
@@ -102,9 +102,9 @@ func load(r Run) (map[string]any, error) {
 	fmt.Fprintln(r.Log, "The model there: bytes and requests cost what they cost, times a factor of each replica that no counter shows (lognormal, sigma .3).")
 	if r.SVG != "" {
 		a := chart("Estimated load of a pool of eight servers", "M/M/8. Overall is the larger of busy share and pressure; pressure is from waits alone.",
-			"true utilisation", []string{"truth", "overall", "pressure", "W/(W+K), K fitted at 80 %"}, labels, shown, 0, 100, 20, "%.0f %%")
+			"true utilisation, %", []string{"truth", "overall", "pressure", "W/(W+K), K fitted at 80 %"}, labels, shown, 0, 100, 20, "%.0f %%")
 		b := chart("Error of pressure, in points of utilisation", "Queues with other arrivals and services. The busy share covers what pressure misses at low load.",
-			"true utilisation", names, labels, errors, -25, 5, 5, "%.0f")
+			"true utilisation, %", names, labels, errors, -25, 5, 5, "%.0f")
 		if err := plotPanels(r.SVG, a, b); err != nil {
 			return nil, err
 		}

@@ -18,10 +18,10 @@ func plotQuotas(file string, summaries map[string][]summary, shift []moment) err
 	if err != nil {
 		return err
 	}
-	if err := panels["tenants"].LineChart(tenantsChart(summaries)); err != nil {
+	if err := drawChart(panels["tenants"], tenantsChart(summaries)); err != nil {
 		return err
 	}
-	if err := panels["shift"].LineChart(shiftChart(shift)); err != nil {
+	if err := drawChart(panels["shift"], shiftChart(shift)); err != nil {
 		return err
 	}
 	svg, err := p.Bytes()
@@ -34,7 +34,6 @@ func plotQuotas(file string, summaries map[string][]summary, shift []moment) err
 func lines(title, subtitle string, names, labels []string, values [][]float64) charts.LineChartOption {
 	opt := charts.NewLineChartOptionWithData(values)
 	opt.Title.Text, opt.Title.Subtext = title, subtitle
-	opt.Title.FontStyle.FontSize, opt.Title.SubtextFontStyle.FontSize = 15, 11
 	opt.Padding = charts.Box{Left: 20, Top: 16, Right: 30, Bottom: 16, IsSet: true}
 	opt.Legend.SeriesNames = names
 	opt.Legend.Offset = charts.OffsetStr{Left: charts.PositionRight, Top: "56"}
@@ -94,9 +93,7 @@ func shiftChart(shift []moment) charts.LineChartOption {
 	values := [][]float64{make([]float64, n), make([]float64, n), make([]float64, n)}
 	for i := range n {
 		at := from + float64(i)*step
-		if i%10 == 0 {
-			labels[i] = fmt.Sprintf("%.1f", at)
-		}
+		labels[i] = fmt.Sprintf("%.1f", at)
 		for _, m := range shift {
 			if m.second <= at+1e-9 {
 				values[1][i], values[2][i] = 100*m.limits[0], 100*m.limits[1]
@@ -108,5 +105,6 @@ func shiftChart(shift []moment) charts.LineChartOption {
 		"At second 0, just after a report. Cuts come before raises: the sum never exceeds the quota.",
 		[]string{"both", "old broker", "new broker"}, labels, values)
 	opt.XAxis.Title = "seconds since the shift"
+	opt.XAxis.LabelCount = n/10 + 1
 	return opt
 }

@@ -171,13 +171,12 @@ func rebalance(r Run) (map[string]any, error) {
 		limit := make([]float64, steps)
 		for i := range labels {
 			limit[i] = 1.2
-			if i%30 == 0 {
-				labels[i] = fmt.Sprint(i / 6)
-			}
+			labels[i] = fmt.Sprint((i + 1) / 6)
 		}
 		a := chart("Fullest broker over the mean: 40 partitions get six times as hot at minute 10",
 			fmt.Sprintf("Below 1.2 after %d s by %d leadership moves and %d replica moves of %.1f GB.", with.recovered*10, with.leads, with.moves, float64(with.bytes)/1e9),
 			"minutes", []string{"acting", "nothing done", "trigger"}, labels, [][]float64{with.ratio, without.ratio, limit}, 1, 2.2, .2, "%.1f")
+		a.XAxis.LabelCount = 9
 		if err := plotPanels(r.SVG, a); err != nil {
 			return nil, err
 		}
