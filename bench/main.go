@@ -1,10 +1,16 @@
 // Command bench measures the packages of Cordwood beside their peers.
 //
-//	go run . PACKAGE [-json]
+//	go run . PACKAGE [-json] [-figure PATTERN]
 //
 // Each package has a file of its own and one line in the table below. A row holds one figure: ours, the raw cost of the same work
 // without us where that means anything, their ratio, the spread of our samples and what peers need for it in the same run. Samples
-// of ours and of the peers are taken in turn, so that a change of the machine's speed hits both.
+// of ours and of the peers are taken in turn, so that a change of the machine's speed hits both. PATTERN is a regular expression;
+// only figures that it matches are printed, and, where a package can tell them apart beforehand (log), measured.
+//
+// The figures of log need Linux, a real disk under the folder for temporary files, which TMPDIR names, and 6 GiB of it; all is
+// deleted at the end. Their ratio is the median of the ratios of pairs of samples, raw and ours, and the spread is that of these
+// ratios. Raw is the same bytes in files in the same state: blocks that were written before (a recycled file), or a file that
+// grows (file=new). Peers that acknowledge bytes while these are still in the process stand apart.
 package main
 
 import (
@@ -12,16 +18,30 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
 )
 
 // suites maps the first argument to a package's measurements.
-var suites = map[string]func() ([]Row, error){
-	"balance": benchBalance,
-	"quota":   benchQuota,
+var suites = map[string]suite{
+	"balance": all(benchBalance),
+	"log":     benchLog,
+	"quota":   all(benchQuota),
+}
+
+// A suite measures the figures that are wanted.
+type suite func(want func(figure string) bool) ([]Row, error)
+
+// all is the suite of measurements that are always made together.
+func all(measure func() ([]Row, error)) suite {
+	return func(want func(string) bool) ([]Row, error) {
+		rows, err := measure()
+		return slices.DeleteFunc(rows, func(r Row) bool { return !want(r.Figure) }), err
+	}
 }
 
 // Row is one measured figure.
@@ -31,8 +51,16 @@ type Row struct {
 	Ours   float64            `json:"ours"`   // median of our samples
 	Raw    float64            `json:"raw"`    // median of the same work done without us
 	Ratio  float64            `json:"ratio"`  // Ours/Raw, or ours over the first peer where there is no Raw
-	Spread float64            `json:"spread"` // (max-min)/median of our samples
+	Spread float64            `json:"spread"` // (max-min)/median of our samples, or of the ratios of pairs
 	Peers  map[string]float64 `json:"peers"`  // medians of peers
+
+	// PeersBuffered are medians of peers that promise less: what they have acknowledged may still be in the process.
+	PeersBuffered map[string]float64 `json:"peers_buffered,omitempty"`
+
+	// Latencies of one call in microseconds, where calls are measured one by one.
+	P50us    float64 `json:"p50_us,omitempty"`
+	P99us    float64 `json:"p99_us,omitempty"`
+	RawP99us float64 `json:"raw_p99_us,omitempty"`
 }
 
 func main() {
@@ -49,14 +77,19 @@ func run(args []string, out io.Writer) error {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		return fmt.Errorf("usage: go run . %s [-json]", strings.Join(names, "|"))
+		return fmt.Errorf("usage: go run . %s [-json] [-figure PATTERN]", strings.Join(names, "|"))
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	asJSON := flags.Bool("json", false, "print one JSON object a line")
+	pattern := flags.String("figure", "", "measure only figures that match this regular expression")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	rows, err := suites[args[0]]()
+	figure, err := regexp.Compile(*pattern)
+	if err != nil {
+		return err
+	}
+	rows, err := suites[args[0]](figure.MatchString)
 	if err != nil {
 		return err
 	}
@@ -70,11 +103,28 @@ func run(args []string, out io.Writer) error {
 		return nil
 	}
 	table := tabwriter.NewWriter(out, 2, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "figure\tours\traw\tratio\tspread\tunit\tpeers")
+	fmt.Fprintln(table, "figure\tours\traw\tratio\tspread\tunit\tp50/p99/raw p99 us\tpeers")
 	for _, r := range rows {
-		fmt.Fprintf(table, "%s\t%.4g\t%.4g\t%.3g\t%.0f%%\t%s\t%v\n", r.Figure, r.Ours, r.Raw, r.Ratio, 100*r.Spread, r.Unit, r.Peers)
+		latency := ""
+		if r.P99us > 0 {
+			latency = fmt.Sprintf("%.3g/%.3g/%.3g", r.P50us, r.P99us, r.RawP99us)
+		}
+		fmt.Fprintf(table, "%s\t%.4g\t%.4g\t%.3g\t%.0f%%\t%s\t%s\t%s", r.Figure, r.Ours, r.Raw, r.Ratio, 100*r.Spread, r.Unit, latency, peers(r.Peers))
+		if len(r.PeersBuffered) > 0 {
+			fmt.Fprintf(table, "; buffered: %s", peers(r.PeersBuffered))
+		}
+		fmt.Fprintln(table)
 	}
 	return table.Flush()
+}
+
+// peers formats the figures of peers, in order.
+func peers(all map[string]float64) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, fmt.Sprintf("%s %.4g", name, all[name]))
+	}
+	return strings.Join(out, ", ")
 }
 
 // median returns the median of samples and their spread, (max-min)/median.
