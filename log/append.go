@@ -89,6 +89,9 @@ func (l *Log) writable() error {
 	if err := l.usableLocked(); err != nil {
 		return err
 	}
+	if l.o.ReadOnly {
+		return ErrOpenedReadOnly
+	}
 	if l.readOnly {
 		return ErrReadOnly
 	}

@@ -21,6 +21,9 @@ func (l *Log) begin(ctx context.Context) error {
 	l.mu.Lock()
 	err := l.usableLocked()
 	l.mu.Unlock()
+	if err == nil && l.o.ReadOnly {
+		err = ErrOpenedReadOnly
+	}
 	if err == nil {
 		err = context.Cause(ctx)
 	}

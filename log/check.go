@@ -57,6 +57,7 @@ func knownSums(entries []indexEntry, sums []uint32, size int64, last uint32) []k
 func (c *check) run(f File) error {
 	sc := newScanner(c.l.disk, f, 0, c.v.size)
 	defer sc.close()
+	sc.gaps = c.l.foreign.gaps
 	c.x = newIndex()
 	c.lastEpoch = -1
 	good := c.v.seg.base // records below are whole
@@ -78,7 +79,7 @@ func (c *check) run(f File) error {
 		}
 		b, h, err := sc.next()
 		if errors.Is(err, io.EOF) {
-			if good < c.v.end {
+			if good < c.v.end && !c.l.foreign.gaps {
 				c.damage = append(c.damage, damage{from: good, to: c.v.end, position: at, resume: c.v.size, err: errShort})
 			}
 			if len(c.damage) == 0 {
@@ -155,7 +156,7 @@ func (c *check) anchor(p int64) bool {
 
 func (c *check) judge(h header, good Offset) error {
 	switch {
-	case h.base != good, h.last >= c.v.end:
+	case !c.l.follows(h.base, good), h.last >= c.v.end:
 		return errFollows
 	case c.rising && h.epoch < c.lastEpoch:
 		return errEpoch

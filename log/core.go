@@ -27,6 +27,7 @@ type Log struct {
 	id        logID
 	partition PartitionID
 	recovery  Recovery
+	foreign   foreign
 
 	// gate is held by whoever changes what is written: one token. Readers and syncs
 	// don't need it.

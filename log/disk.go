@@ -178,7 +178,9 @@ func (d *Disk) Stats() DiskStats {
 func (d *Disk) FS() FS { return d.fs }
 
 // claim gives a directory to one Log. The closer gives it back.
-func (d *Disk) claim(dir string) (io.Closer, error) {
+// claim takes a directory for one log. Without lock it makes no file there, and keeps
+// off only the logs of this disk.
+func (d *Disk) claim(dir string, lock bool) (io.Closer, error) {
 	dir = path.Clean(strings.ReplaceAll(dir, "\\", "/"))
 	d.mu.Lock()
 	switch {
@@ -193,7 +195,7 @@ func (d *Disk) claim(dir string) (io.Closer, error) {
 	d.mu.Unlock()
 	c := &claim{d: d, dir: dir}
 	root := path.Clean(strings.ReplaceAll(d.o.Dir, "\\", "/"))
-	if d.lock == nil || !(dir == root || strings.HasPrefix(dir, strings.TrimSuffix(root, "/")+"/")) {
+	if lock && (d.lock == nil || !(dir == root || strings.HasPrefix(dir, strings.TrimSuffix(root, "/")+"/"))) {
 		var err error
 		if c.lock, err = d.fs.Lock(joinPath(dir, lockName)); err != nil {
 			return nil, errors.Join(err, c.Close())

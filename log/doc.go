@@ -87,8 +87,14 @@
 //
 // Each log syncs its own file: there is no common journal for many small logs.
 // Damage is found when it is read, by recovery, a Read or [Log.Verify]; there is no
-// call that takes good bytes from elsewhere into a damaged range. Kafka's
-// directories open if their offsets have no gaps.
+// call that takes good bytes from elsewhere into a damaged range.
+//
+// # Kafka's directories
+//
+// Open takes over the directory of a partition that a Kafka broker has closed or
+// left in a crash, if its offsets have no gaps. With Options.ReadOnly it opens any,
+// those of compacted topics too, and changes no file. The first Open reads all
+// segments, one with ReadOnly always.
 //
 // Source: the log layer of Apache Kafka, KIP-98, KIP-101, KIP-279, KIP-320; the
 // durable end beside the data is our own, after the idea in Pebble's log.

@@ -80,6 +80,9 @@ var (
 	// TruncateTo or Reset has removed them.
 	ErrReadOnly = errors.New("log: read-only because of corruption")
 
+	// ErrOpenedReadOnly: the log was opened with Options.ReadOnly and takes no change.
+	ErrOpenedReadOnly = errors.New("log: opened read-only")
+
 	// ErrWrongPartition: the directory belongs to another partition.
 	ErrWrongPartition = errors.New("log: directory of another partition")
 )
@@ -102,6 +105,20 @@ func (e *CorruptionError) Error() string {
 
 // Unwrap returns Err.
 func (e *CorruptionError) Unwrap() error { return e.Err }
+
+// A GapError is why [Open] refuses to write to a directory of Kafka's: its offsets
+// have gaps, as compaction leaves them, and those of a log that can be written to
+// have none. Options.ReadOnly opens it. Nothing was changed.
+type GapError struct {
+	Path   string // file with the batch after the gap
+	Offset Offset // first of the gap, the first one of the directory
+	End    Offset // first record after it
+}
+
+// Error describes the gap in one line.
+func (e *GapError) Error() string {
+	return fmt.Sprintf("log: %s: no records at offsets [%d, %d): the directory can only be opened read-only", e.Path, e.Offset, e.End)
+}
 
 // A VersionError tells that a file was written by a newer version of this
 // package, which this one can't read. Nothing was changed.

@@ -92,6 +92,7 @@ func (l *Log) readIndexFiles(seg *segment, info segmentInfo, indexSum, timeSum u
 func (l *Log) buildIndex(seg *segment, f File) (*index, error) {
 	x := newIndex()
 	sc := newScanner(l.disk, f, 0, seg.size)
+	sc.gaps = l.foreign.gaps
 	defer sc.close()
 	low := seg.base - 1
 	for {

@@ -42,7 +42,8 @@ type Recovery struct {
 
 	// CutBytes counts what was cut off after the last whole batch, without zeros at
 	// the end, and CutPath is the file that keeps a copy of it ("" if there was
-	// nothing). Records in it were never acknowledged.
+	// nothing). Records in it were never acknowledged. With Options.ReadOnly they are
+	// left where they are, and there is no copy.
 	CutBytes int64
 	CutPath  string
 

@@ -258,5 +258,5 @@ func decodeSeal(payload []byte) (sealFile, error) {
 const partitionFileName = "partition.metadata"
 
 func partitionFile(t TopicID) []byte {
-	return fmt.Appendf(nil, "version: 0\ntopic_id: %s\n", base64.RawURLEncoding.EncodeToString(t[:]))
+	return fmt.Appendf(nil, "version: 0\ntopic_id: %s", base64.RawURLEncoding.EncodeToString(t[:]))
 }

@@ -75,6 +75,14 @@ type Options struct {
 	// hosts whose receivers check it.
 	SkipReadChecksums bool
 
+	// ReadOnly opens an existing directory without changing a file in it, and refuses
+	// every change of the log with ErrOpenedReadOnly. It is the only way to open a
+	// directory of Kafka's whose offsets have gaps (compacted topics): there a read in
+	// a gap gives what comes after it. What stands at the end of the log and is no
+	// whole batch is left where it is. Nobody else may write to the directory in the
+	// meantime; only one with a lock file of ours is locked.
+	ReadOnly bool
+
 	// Logger hears of recoveries that lost or found something, and of failures.
 	// Nil discards.
 	Logger *slog.Logger

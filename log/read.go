@@ -92,6 +92,11 @@ func (l *Log) read(ctx context.Context, from Offset, maxBytes int, o bounds) (*S
 		l.mu.Unlock()
 
 		s, err := l.readView(v, from, below, maxBytes)
+		if err == nil && s.Len() == 0 && s.end > from {
+			from = s.end // a gap up to the segment's end
+			s.Release()
+			continue
+		}
 
 		l.mu.Lock()
 		again := l.gen != v.gen && l.cutSinceLocked(v.gen) < v.end ||
@@ -221,7 +226,7 @@ func (l *Log) walk(f File, v view, at int64, off Offset) (int64, error) {
 			return at, err
 		}
 		h, err := parseHeader(b.b)
-		if err != nil || next >= 0 && h.base != next || h.last >= off || at+h.size > v.size {
+		if err != nil || next >= 0 && !l.follows(h.base, next) || h.last >= off || at+h.size > v.size {
 			return at, nil // cut judges it
 		}
 		next = h.last + 1
@@ -266,7 +271,7 @@ func (l *Log) cut(buf *buffer, v view, at int64, from, below Offset, maxBytes in
 		if h.last >= below {
 			break
 		}
-		if first < 0 && h.base > from {
+		if first < 0 && h.base > from && !l.foreign.gaps {
 			return nil, 0, errFollows
 		}
 		if first >= 0 && pos-first+int(h.size) > maxBytes {
@@ -305,6 +310,10 @@ func (l *Log) cut(buf *buffer, v view, at int64, from, below Offset, maxBytes in
 			buf.put()
 			return &Slice{base: from, end: from}, 0, nil
 		}
+		if l.foreign.gaps {
+			buf.put()
+			return &Slice{base: v.end, end: v.end}, 0, nil
+		}
 		return nil, 0, errShort
 	}
 	out.b = b[first:pos:pos]
@@ -315,9 +324,9 @@ func (l *Log) cut(buf *buffer, v view, at int64, from, below Offset, maxBytes in
 // against what is known of them.
 func (l *Log) judge(h header, v view, position int64, next Offset) error {
 	switch {
-	case next >= 0 && h.base != next, h.base < v.seg.base, h.last >= v.end, position+h.size > v.size:
+	case next >= 0 && !l.follows(h.base, next), h.base < v.seg.base, h.last >= v.end, position+h.size > v.size:
 		return errFollows
-	case position == 0 && h.base != v.seg.base:
+	case position == 0 && !l.follows(h.base, v.seg.base):
 		return errFollows
 	case h.last >= v.start && h.epoch != v.chain.at(h.base):
 		return errEpoch
@@ -329,6 +338,7 @@ func (l *Log) judge(h header, v view, position int64, next Offset) error {
 // a known offset, it goes over whole batches, and over damage to the next of them.
 func (l *Log) readPast(f File, v view, from, below Offset, maxBytes int, entries []indexEntry, cause error) (*Slice, error) {
 	sc := newScanner(l.disk, f, 0, v.size)
+	sc.gaps = l.foreign.gaps
 	defer sc.close()
 	anchor := func(p int64) bool {
 		i := sort.Search(len(entries), func(i int) bool { return int64(entries[i].position) >= p })
@@ -336,6 +346,7 @@ func (l *Log) readPast(f File, v view, from, below Offset, maxBytes int, entries
 	}
 	low := v.seg.base - 1
 	good := low + 1
+	near := true // good is where the batch before ends
 	for {
 		_, h, err := sc.next()
 		if err == nil {
@@ -344,7 +355,7 @@ func (l *Log) readPast(f File, v view, from, below Offset, maxBytes int, entries
 			}
 		}
 		switch {
-		case err == nil && h.base <= from && from <= h.last:
+		case err == nil && from <= h.last && (h.base <= from || near && l.foreign.gaps):
 			// The damage lies before the batch, or is gone: read it alone.
 			v2 := v
 			buf := getBuffer(int(h.size))
@@ -359,7 +370,7 @@ func (l *Log) readPast(f File, v view, from, below Offset, maxBytes int, entries
 			}
 			return s, nil
 		case err == nil && h.last < from:
-			low, good = h.last, h.last+1
+			low, good, near = h.last, h.last+1, true
 			continue
 		case err != nil && !bytesBad(err) && !errors.Is(err, io.EOF):
 			return nil, err
@@ -375,7 +386,7 @@ func (l *Log) readPast(f File, v view, from, below Offset, maxBytes int, entries
 				return nil, rerr
 			}
 			if ok && rh.base <= from {
-				sc.at, good = p, rh.base
+				sc.at, good, near = p, rh.base, false
 				continue
 			}
 			if ok {
@@ -401,7 +412,7 @@ func (l *Log) records(ctx context.Context, from Offset, follow bool) iter.Seq2[R
 			}
 			if s.Len() == 0 {
 				s.Release()
-				if !follow {
+				if at = s.End(); !follow {
 					return
 				}
 				if err := l.wait(ctx, at, o); err != nil {

@@ -33,7 +33,8 @@ const (
 //  5. What was accepted is synced before it counts as durable.
 //
 // Errors: [ErrLocked], [ErrWrongPartition], a [*VersionError] if a newer version
-// made the directory, a [*CorruptionError] if not even the meta file can be read
+// made the directory, a [*GapError] for a directory of Kafka's that can only be read,
+// an error that says why for one that can't be read either, a [*CorruptionError] if not even the meta file can be read
 // (nothing is changed then), mistakes in the options, and those of the file system.
 func Open(ctx context.Context, dir string, o Options) (*Log, error) {
 	o, err := o.withDefaults()
@@ -54,10 +55,14 @@ func Open(ctx context.Context, dir string, o Options) (*Log, error) {
 		l.owned = true
 	}
 	l.fs = l.disk.fs
-	if err = l.fs.MkdirAll(dir); err != nil {
+	if o.ReadOnly {
+		l.claim, err = l.claimReadOnly()
+	} else if err = l.examine(ctx); err != nil {
+		err = fmt.Errorf("log: open %s: %w", dir, err)
+	} else if err = l.fs.MkdirAll(dir); err != nil {
 		err = fmt.Errorf("log: open %s: %w", dir, err)
 	} else {
-		l.claim, err = l.disk.claim(dir)
+		l.claim, err = l.disk.claim(dir, true)
 	}
 	if err == nil {
 		if err = l.recover(ctx); err != nil {
@@ -84,6 +89,9 @@ func (l *Log) recover(ctx context.Context) error {
 		return err
 	}
 	l.id, l.partition = l.meta.id, l.meta.partition
+	if l.o.ReadOnly && l.meta.pending != changeNone {
+		return fmt.Errorf("%w: %s has a change under way that must be finished first", ErrOpenedReadOnly, l.dir)
+	}
 	if l.meta.pending == changeReset {
 		m, err := finishReset(l.fs, l.dir, l.meta)
 		if err != nil {
@@ -94,7 +102,11 @@ func (l *Log) recover(ctx context.Context) error {
 		}
 	}
 	l.start, l.local = l.meta.start, l.meta.local
-	bases, err := l.listSegments()
+	list := l.listSegments
+	if l.o.ReadOnly {
+		list = l.segmentsReadOnly
+	}
+	bases, err := list()
 	if err != nil {
 		return err
 	}
@@ -104,7 +116,9 @@ func (l *Log) recover(ctx context.Context) error {
 		}
 	}
 	for _, b := range bases {
-		l.segs = append(l.segs, l.disk.newSegment(l.dir, b))
+		s := l.disk.newSegment(l.dir, b)
+		s.h.write = !l.o.ReadOnly
+		l.segs = append(l.segs, s)
 	}
 	l.durable = l.segs[0].base
 	clean, err := l.openClean()
@@ -144,6 +158,7 @@ func (l *Log) readMeta() error {
 	}
 	switch {
 	case err == nil:
+		l.foreign.chain = nil
 		if l.o.Partition != (PartitionID{}) && l.o.Partition != l.meta.partition {
 			return fmt.Errorf("%w: %s is of %s, not %s", ErrWrongPartition, l.dir, l.meta.partition, l.o.Partition)
 		}
@@ -152,6 +167,8 @@ func (l *Log) readMeta() error {
 		return &CorruptionError{Path: name, Err: err}
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
+	case l.o.ReadOnly:
+		return l.readForeign()
 	}
 	m := meta{partition: l.o.Partition, createdMs: nowMs(), floor: -1}
 	rand.Read(m.id[:])
@@ -174,9 +191,15 @@ func (l *Log) readMeta() error {
 			return err
 		}
 	}
-	f := newFile{joinPath(l.dir, partitionFileName), partitionFile(m.partition.Topic)}
-	if err := f.write(l.fs); err != nil {
+	topic, err := l.topicOnDisk()
+	if err != nil {
 		return err
+	}
+	if m.partition.Topic != topic { // Kafka takes no file with a zero
+		f := newFile{joinPath(l.dir, partitionFileName), partitionFile(m.partition.Topic)}
+		if err := f.write(l.fs); err != nil {
+			return err
+		}
 	}
 	if err := syncParent(l.fs, l.dir); err != nil {
 		return err
@@ -404,6 +427,7 @@ func (l *Log) openClean() (bool, error) {
 	l.firstMs = c.firstAppendMs
 	l.chain, l.producers = state.chain.trim(l.start), state.producers
 	l.recovery = Recovery{End: l.end, DurableEnd: l.end, Clean: true}
+	l.readOnly = l.o.ReadOnly
 	return true, nil
 }
 
@@ -444,6 +468,9 @@ func (l *Log) openDirty(ctx context.Context) error {
 	if l.hasDamage() {
 		l.active().aborted = -1
 	}
+	if c := l.foreign.chain; c != nil {
+		l.chain = c.truncate(l.end + 1) // it may know an epoch that has no batch yet
+	}
 	l.chain = l.chain.trim(l.start)
 	r := &l.recovery
 	r.End = l.end
@@ -462,7 +489,7 @@ func (l *Log) openDirty(ctx context.Context) error {
 		r.Corruption = append(r.Corruption, &CorruptionError{Path: l.dir, Offset: l.end, End: l.local, Err: errGap})
 	}
 	r.Lossy = len(r.Corruption) > 0
-	l.readOnly = r.Lossy
+	l.readOnly = r.Lossy || l.o.ReadOnly
 	if r.Lossy || r.CutBytes > 0 {
 		l.o.Logger.Warn("log recovered", "dir", l.dir, "end", int64(r.End), "durable_end", int64(r.DurableEnd),
 			"cut_bytes", r.CutBytes, "cut_path", r.CutPath, "corruptions", len(r.Corruption))
@@ -493,15 +520,12 @@ func (l *Log) newestState() (int, savedState, error) {
 			s.chain = c.truncate(base)
 		}
 	}
-	b, err := readFile(l.fs, joinPath(l.dir, segmentName(base, snapshotSuffix)), maxSideBytes)
-	if err == nil {
-		s.producers, err = parseKafkaSnapshot(b, base)
+	var err error
+	if s.producers, err = l.kafkaProducers(base); err != nil {
+		return 0, savedState{}, err
 	}
-	if err != nil {
-		if err := sideError(err); err != nil {
-			return 0, savedState{}, err
-		}
-		l.o.Logger.Warn("no producer state at the start of the log", "dir", l.dir, "offset", int64(base))
+	if l.o.ReadOnly {
+		return 0, s, nil
 	}
 	// What is recovered from it now must be found again by a truncation.
 	state := newFile{joinPath(l.dir, segmentName(base, stateSuffix)), encodeState(l.id, base, s.chain, &s.producers, nowMs(), l.o.ProducerExpiry)}
@@ -509,6 +533,19 @@ func (l *Log) newestState() (int, savedState, error) {
 		return 0, savedState{}, err
 	}
 	return 0, s, nil
+}
+
+// kafkaProducers returns the producers of Kafka's snapshot as of base, the start of
+// the log; without one, what is known of none.
+func (l *Log) kafkaProducers(base Offset) (t producerTable, err error) {
+	b, err := readFile(l.fs, joinPath(l.dir, segmentName(base, snapshotSuffix)), maxSideBytes)
+	if err == nil {
+		t, err = parseKafkaSnapshot(b, base)
+	}
+	if err != nil {
+		l.o.Logger.Warn("no producer state at the start of the log", "dir", l.dir, "offset", int64(base))
+	}
+	return t, sideError(err)
 }
 
 // openSealed checks a sealed segment: by its seal, or by reading it. Its end is
@@ -557,6 +594,9 @@ func (l *Log) openSealed(s *segment, replay bool) error {
 		s.setAborted(r.x.aborted)
 	default:
 		s.aborted = -1 // what began in the damage is not known
+	}
+	if l.o.ReadOnly {
+		return l.closeReadOnly(s, &r)
 	}
 	if len(s.damage) > 0 {
 		return nil

@@ -61,6 +61,7 @@ func (l *Log) scan(r *scan) error {
 	r.x = newIndex()
 	r.end = r.seg.base
 	sc := newScanner(l.disk, f, 0, r.limit)
+	sc.gaps = l.foreign.gaps
 	defer sc.close()
 	anchor := func(p int64) bool { return r.durablePos > 0 && p == r.durablePos }
 	now := nowMs()
@@ -82,7 +83,7 @@ func (l *Log) scan(r *scan) error {
 		}
 		b, h, err := sc.next()
 		if errors.Is(err, io.EOF) {
-			if r.end < r.durable {
+			if r.end < r.durable && !l.foreign.gaps {
 				r.seg.damage = append(r.seg.damage, damage{from: r.end, to: r.durable, position: sc.at, resume: r.limit, err: errShort})
 				r.end = r.durable
 			}
@@ -90,7 +91,7 @@ func (l *Log) scan(r *scan) error {
 		}
 		if err == nil {
 			switch {
-			case h.base != r.end:
+			case !l.follows(h.base, r.end):
 				err = errFollows
 			case r.note && h.epoch < r.chain.last(), r.note && r.epoch >= 0 && h.base < r.durable && h.epoch > r.epoch,
 				!r.note && h.last >= l.start && h.epoch != r.chain.at(h.base):
@@ -100,6 +101,7 @@ func (l *Log) scan(r *scan) error {
 				err = nil
 			}
 			if err == nil {
+				l.noteForeign(r.seg, h, r.end)
 				r.x.note(r.seg.base, b.Bytes()[:21], h.last, h.maxTimestamp, r.at, h.size)
 				if r.note {
 					r.before.base, r.before.at, r.before.valid = h.base, r.at, h.epoch > r.chain.last()
@@ -195,6 +197,9 @@ func (l *Log) openActive(floor Offset) error {
 	if len(seg.damage) > 0 {
 		l.durable, l.durablePos = l.end, l.size
 		return nil // read-only: nothing is touched
+	}
+	if l.o.ReadOnly {
+		return l.finishReadOnly(f, size)
 	}
 	if r.durablePos >= 0 {
 		l.durable, l.durablePos, l.durableSum = r.durable, r.durablePos, r.sum

@@ -104,6 +104,7 @@ func readAt(f io.ReaderAt, b []byte, at int64) error {
 // A scanner walks the batches of a file in large reads.
 type scanner struct {
 	d     *Disk
+	gaps  bool // offsets may have gaps
 	f     File
 	limit int64 // end of what may hold batches
 	at    int64 // position of the next batch
@@ -237,7 +238,7 @@ func (s *scanner) leads(p int64, anchor func(int64) bool) (bool, error) {
 			}
 			return false, err
 		}
-		if next >= 0 && h.base != next {
+		if next >= 0 && h.base != next && !(s.gaps && h.base > next) {
 			return false, nil
 		}
 		next = h.last + 1

@@ -26,7 +26,9 @@ func (s *Slice) Bytes() []byte { return s.b }
 func (s *Slice) Len() int { return len(s.b) }
 
 // Base returns the offset of the first record of the first batch, which may be
-// below the offset that was asked for; for an empty Slice that offset.
+// below the offset that was asked for; for an empty Slice that offset. In a log that
+// has gaps (Options.ReadOnly) it may be above, and an empty Slice's Base too: nothing
+// is left below it.
 func (s *Slice) Base() Offset { return s.base }
 
 // End returns the offset after the last record; Base for an empty Slice.

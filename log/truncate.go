@@ -47,7 +47,7 @@ func (l *Log) replay(seg *segment, limit int64, off Offset, producers producerTa
 		if errors.Is(err, io.EOF) {
 			return r, nil
 		}
-		if err == nil && h.base != r.end {
+		if err == nil && !l.follows(h.base, r.end) {
 			err = errFollows
 		}
 		if err != nil {
@@ -81,8 +81,11 @@ func (l *Log) producersAt(segs []*segment, i int) (producerTable, error) {
 		return producerTable{}, err
 	}
 	if i == 0 {
-		if base == 0 {
+		switch {
+		case base == 0:
 			return producerTable{}, nil
+		case l.o.ReadOnly:
+			return l.kafkaProducers(base)
 		}
 		return producerTable{}, &CorruptionError{Path: segs[i].path(stateSuffix), Offset: base, Err: err}
 	}

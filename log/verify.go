@@ -144,12 +144,14 @@ func (v *verifier) segment(w view, sums []uint32, last uint32, readOnly bool) er
 		part.find(&part.Files, &CorruptionError{Path: path, Offset: w.seg.base, End: w.seg.base, Err: err})
 	}
 	var seal sealFile
-	if w.sealed {
+	if l.foreign.gaps {
+		// Nothing of ours stands beside.
+	} else if w.sealed {
 		seal = v.seal(&c, bad)
 	} else {
 		c.known = knownSums(w.entries, sums, w.size, last)
 	}
-	if w.seg.base > 0 && w.seg.base >= w.start {
+	if w.seg.base > 0 && w.seg.base >= w.start && !l.foreign.gaps {
 		v.state(w.seg.base, w.chain, readOnly, bad)
 	}
 	bytes := v.res.Bytes
@@ -389,13 +391,15 @@ func (v *verifier) files() error {
 	bad := func(path string, err error) {
 		v.res.find(&v.res.Files, &CorruptionError{Path: path, Err: err})
 	}
-	name := joinPath(l.dir, metaName)
-	if payload, err := v.side(name, metaMagic, metaVersion, bad); err == nil {
-		if m, err := decodeMeta(payload); err != nil || m.id != l.id || m.partition != l.partition {
-			bad(name, errors.Join(errBeside, err))
+	if !l.foreign.gaps {
+		name := joinPath(l.dir, metaName)
+		if payload, err := v.side(name, metaMagic, metaVersion, bad); err == nil {
+			if m, err := decodeMeta(payload); err != nil || m.id != l.id || m.partition != l.partition {
+				bad(name, errors.Join(errBeside, err))
+			}
 		}
 	}
-	name = joinPath(l.dir, cleanName)
+	name := joinPath(l.dir, cleanName)
 	if _, err := l.fs.Stat(name); err == nil {
 		if payload, err := v.side(name, cleanMagic, cleanVersion, func(path string, err error) {
 			if !errors.Is(err, fs.ErrNotExist) { // a change has removed it
@@ -408,11 +412,19 @@ func (v *verifier) files() error {
 		}
 	}
 	name = joinPath(l.dir, partitionFileName)
-	if b, err := readFile(l.fs, name, maxSideBytes); err != nil || !bytes.Equal(b, partitionFile(l.partition.Topic)) {
-		bad(name, errors.Join(errBeside, err))
+	b, err := readFile(l.fs, name, maxSideBytes)
+	if err == nil {
+		if t, ok := parsePartitionFile(b); !ok || t != l.partition.Topic {
+			err = errBeside
+		}
+	} else if errors.Is(err, fs.ErrNotExist) && l.partition.Topic.IsZero() {
+		err = nil
+	}
+	if err != nil {
+		bad(name, err)
 	}
 	name = joinPath(l.dir, epochFileName)
-	b, err := readFile(l.fs, name, maxSideBytes)
+	b, err = readFile(l.fs, name, maxSideBytes)
 	if err == nil {
 		_, err = parseCheckpoint(b)
 	}
