@@ -69,9 +69,8 @@
 //
 // The tier log is read from its beginning when a manager starts, and is not trimmed.
 // Each node keeps the states of all partitions of the tier log in memory, about 110
-// bytes a range. Objects are not compressed beyond what batches are. The index of
-// aborted transactions is written empty: readers that want only committed records
-// must look for the markers. A store that ignores ctx holds up Follow and Close.
+// bytes a range. Objects are not compressed beyond what batches are. A store that
+// ignores ctx holds up Follow and Close.
 //
 // # Concurrency
 //

@@ -89,6 +89,21 @@ func (l *Log) AppendRecords(ctx context.Context, records ...record.Record) (log.
 	return a, err
 }
 
+// AppendControl appends the end of a transaction as [log.Log.WriteControl] does, with
+// its errors, and returns when it is durable on the local disk. With an error of ctx
+// or a [*log.FailedError] it may be in the log.
+func (l *Log) AppendControl(ctx context.Context, batch record.Batch) (log.Appended, error) {
+	a, err := l.hot.WriteControl(max(l.hot.LastEpoch(), 0), batch)
+	if err != nil {
+		return log.Appended{}, err
+	}
+	if _, err := l.hot.Sync(ctx); err != nil {
+		return log.Appended{}, err
+	}
+	l.part.Kick()
+	return a, nil
+}
+
 // Roll seals the active segment, so that it can age into the store.
 func (l *Log) Roll(ctx context.Context) error {
 	err := l.hot.Roll(ctx)
@@ -209,6 +224,48 @@ func (l *Log) OffsetForTime(ctx context.Context, t time.Time) (log.Offset, bool,
 			return off, ok, err
 		}
 		// Records turned cold between the two looks.
+	}
+}
+
+// LastStable returns the last stable offset below End: the first record of the
+// oldest transaction whose marker is not durable, or End. What lies below is as
+// readers of committed records see it. Errors: those of [log.Log.LastStableBelow].
+func (l *Log) LastStable(ctx context.Context) (log.Offset, error) {
+	return l.hot.LastStableBelow(ctx, l.hot.DurableEnd())
+}
+
+// AbortedTransactions returns the aborted transactions that overlap [from, to),
+// ascending by first offset, wherever records and markers are. to is at most what
+// LastStable returned. Errors: those of [Log.Read].
+func (l *Log) AbortedTransactions(ctx context.Context, from, to log.Offset) ([]log.AbortedTxn, error) {
+	for {
+		if v := l.part.View(); v.Known && from < v.LogStart {
+			return nil, belowStart(from, v.LogStart)
+		}
+		if to <= from {
+			return nil, nil
+		}
+		local := l.hot.LocalStart()
+		seam := max(from, min(to, local))
+		var hot []log.AbortedTxn
+		if seam < to {
+			var err error
+			hot, err = l.hot.AbortedTransactions(ctx, seam, to)
+			if errors.Is(err, log.ErrBelowLocalStart) && l.hot.LocalStart() != local {
+				continue // it has turned cold between the two looks
+			}
+			if err != nil || seam == from {
+				return hot, err
+			}
+		}
+		cold, err := l.part.AbortedTransactions(ctx, from, seam)
+		if errors.Is(err, ErrNotTiered) {
+			return nil, fmt.Errorf("tier: offset %d: %w", from, errGap{l.part.View().TierEnd, local})
+		}
+		if err != nil {
+			return nil, err
+		}
+		return mergeAborted(cold, hot, from, to), nil
 	}
 }
 

@@ -80,8 +80,9 @@ import (
 // Offset index, 8 bytes an entry: offset minus the chunk's base (4), position of
 // that batch in the chunk's batches (4). Time index, 12 bytes: highest record time
 // of the range up to and with the batch (8), its base offset minus the chunk's
-// base (4). Aborted transactions, 32 bytes: producer id, first offset, last
-// offset, last stable offset (8 each). Leader-epoch chain, 12 bytes: epoch (4),
+// base (4). Aborted transactions, 32 bytes: producer id, first offset, offset of the
+// marker, last stable offset behind it (8 each), ascending by first offset: all that
+// overlap the range, wherever their markers are. Leader-epoch chain, 12 bytes: epoch (4),
 // start (8). Producer state: what log.ProducerSnapshot gave for the end offset.
 const (
 	objectMagic       = "CWSEGOBJ"
@@ -233,12 +234,6 @@ type timeEntry struct {
 	delta       uint32
 }
 
-// An abortedTxn is one entry of the aborted-transaction index.
-type abortedTxn struct {
-	producer                int64
-	first, last, lastStable log.Offset
-}
-
 // An objectTail is everything of an object but header and batches.
 type objectTail struct {
 	id          ID
@@ -246,7 +241,7 @@ type objectTail struct {
 	batchBytes  int64
 	headerBytes int
 	chunks      []chunk
-	aborted     []abortedTxn
+	aborted     []log.AbortedTxn // that overlap the range, ascending by First
 	epochs      []log.EpochStart
 	producers   []byte
 	memory      int64 // bytes that it keeps in memory, about
@@ -293,10 +288,10 @@ func (t *objectTail) append(b []byte, pos int64) []byte {
 	})
 	section(3, func() {
 		for _, a := range t.aborted {
-			b = binary.BigEndian.AppendUint64(b, uint64(a.producer))
-			b = binary.BigEndian.AppendUint64(b, uint64(a.first))
-			b = binary.BigEndian.AppendUint64(b, uint64(a.last))
-			b = binary.BigEndian.AppendUint64(b, uint64(a.lastStable))
+			b = binary.BigEndian.AppendUint64(b, uint64(a.Producer))
+			b = binary.BigEndian.AppendUint64(b, uint64(a.First))
+			b = binary.BigEndian.AppendUint64(b, uint64(a.Last))
+			b = binary.BigEndian.AppendUint64(b, uint64(a.LastStable))
 		}
 	})
 	section(4, func() { b = appendEpochs(b, t.epochs) })
@@ -442,10 +437,15 @@ func parseObjectTail(b []byte) (*objectTail, error) {
 		return bad("%d chunks end at offset %d and byte %d, want %d and %d", len(t.chunks), next, at, t.end, pos)
 	}
 	for b := part[3]; len(b) > 0; b = b[abortedEntryBytes:] {
-		t.aborted = append(t.aborted, abortedTxn{
-			int64(binary.BigEndian.Uint64(b)), log.Offset(binary.BigEndian.Uint64(b[8:])),
-			log.Offset(binary.BigEndian.Uint64(b[16:])), log.Offset(binary.BigEndian.Uint64(b[24:])),
-		})
+		a := log.AbortedTxn{
+			Producer: int64(binary.BigEndian.Uint64(b)), First: log.Offset(binary.BigEndian.Uint64(b[8:])),
+			Last: log.Offset(binary.BigEndian.Uint64(b[16:])), LastStable: log.Offset(binary.BigEndian.Uint64(b[24:])),
+		}
+		if a.Producer < 0 || a.First < 0 || a.First >= a.Last || a.First >= t.end || a.Last < t.base ||
+			len(t.aborted) > 0 && a.First <= t.aborted[len(t.aborted)-1].First {
+			return bad("aborted transaction %+v in [%d, %d)", a, t.base, t.end)
+		}
+		t.aborted = append(t.aborted, a)
 	}
 	if t.epochs, err = parseEpochs(part[4]); err != nil {
 		return nil, err
@@ -504,9 +504,9 @@ type objectPlan struct {
 // planObject reads the range [from, info.End) of a log once, checks every batch
 // and lays the object out. from may lie inside a batch: info.Base becomes that
 // batch's base. What is read at a time is bounded by scanBytes and one batch.
-func planObject(ctx context.Context, read batchReader, from log.Offset, info objectHeader, epochs []log.EpochStart, producers []byte, chunkBytes int64) (*objectPlan, error) {
+func planObject(ctx context.Context, read batchReader, from log.Offset, info objectHeader, epochs []log.EpochStart, aborted []log.AbortedTxn, producers []byte, chunkBytes int64) (*objectPlan, error) {
 	p := &objectPlan{info: info, from: from, maxTimestamp: math.MinInt64}
-	t := &objectTail{id: info.ID, end: info.End, epochs: epochs, producers: producers}
+	t := &objectTail{id: info.ID, end: info.End, epochs: epochs, aborted: aborted, producers: producers}
 	var c *chunk
 	for at := from; at < info.End; {
 		batches, release, err := read(ctx, at, info.End, int(min(scanBytes, chunkBytes)))

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -75,12 +76,15 @@ func endOf(batches []byte) (end log.Offset) {
 	return end
 }
 
+// testAborted overlap every object that begins at 100 or below and ends behind it.
+var testAborted = []log.AbortedTxn{{Producer: 7, First: 3, Last: 100, LastStable: 101}, {Producer: 2, First: 99, Last: 1 << 40, LastStable: 150}}
+
 func testPlan(t testing.TB, batches []byte, from log.Offset, chunkBytes int64) *objectPlan {
 	t.Helper()
 	p, err := planObject(t.Context(), readBytes(batches, 3000), from, objectHeader{
 		Cluster: ID{9}, Partition: testPartition, Epoch: 5, ID: ID{1, 2}, End: endOf(batches), SealedMs: 12345, Predecessor: ID{7},
 		Lineage: []log.EpochStart{{Epoch: 4, Start: 0}},
-	}, []log.EpochStart{{Epoch: 1, Start: 0}, {Epoch: 4, Start: 2}}, []byte("producers"), chunkBytes)
+	}, []log.EpochStart{{Epoch: 1, Start: 0}, {Epoch: 4, Start: 2}}, testAborted, []byte("producers"), chunkBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +130,7 @@ func TestObjectRoundTrip(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if tail.id != p.info.ID || tail.base != 100 || tail.end != endOf(batches) || string(tail.producers) != "producers" || len(tail.epochs) != 2 {
+			if tail.id != p.info.ID || tail.base != 100 || tail.end != endOf(batches) || string(tail.producers) != "producers" || !slices.Equal(tail.aborted, testAborted) || len(tail.epochs) != 2 {
 				t.Errorf("tail %+v", tail)
 			}
 			if n, err := objectTailLength(object[p.size-objectFooterBytes:]); err != nil || n != int64(len(p.tail)) {
@@ -179,7 +183,7 @@ func TestObjectFromInsideABatch(t *testing.T) {
 		}
 		return inner(ctx, from, below, maxBytes)
 	}
-	p, err := planObject(t.Context(), read, 57, objectHeader{ID: ID{1}, Base: 57, End: 60}, nil, nil, 4096)
+	p, err := planObject(t.Context(), read, 57, objectHeader{ID: ID{1}, Base: 57, End: 60}, nil, nil, nil, 4096)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +239,7 @@ func TestPlanRefuses(t *testing.T) {
 		{"begins above", testBatches(t, 5, 3, 10), 2, 10},
 	}
 	for _, test := range tests {
-		if _, err := planObject(t.Context(), readBytes(test.batches, 1<<20), test.from, objectHeader{ID: ID{1}, End: test.end}, nil, nil, 4096); err == nil {
+		if _, err := planObject(t.Context(), readBytes(test.batches, 1<<20), test.from, objectHeader{ID: ID{1}, End: test.end}, nil, nil, nil, 4096); err == nil {
 			t.Errorf("%s: no error", test.name)
 		}
 	}

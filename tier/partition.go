@@ -1,6 +1,7 @@
 package tier
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -279,7 +280,10 @@ func (p *Partition) Backlog() (bytes int64, ranges int) {
 	if !v.Known || !o.Tiered {
 		return 0, 0
 	}
-	limit := min(o.HighWatermark(), p.log.LastStable())
+	limit, err := p.uploadLimit()
+	if err != nil {
+		limit = min(o.HighWatermark(), p.log.LastStable())
+	}
 	for _, s := range p.log.Segments() {
 		if s.Sealed && s.End > v.TierEnd && s.End <= limit {
 			bytes += share(s, v.TierEnd)
@@ -524,6 +528,50 @@ func (p *Partition) timeInObject(ctx context.Context, o object, from log.Offset,
 		}
 	}
 	return 0, false, nil
+}
+
+// AbortedTransactions returns the aborted transactions that overlap [from, to),
+// ascending by first offset, as the object store has them. Errors are those of
+// [Partition.Read]; to must be at most the tier end.
+func (p *Partition) AbortedTransactions(ctx context.Context, from, to log.Offset) ([]log.AbortedTxn, error) {
+	var out []log.AbortedTxn
+	for at := from; at < to; {
+		o, err := p.lookup(at)
+		if err != nil {
+			return nil, err
+		}
+		t, err := p.m.cold.tail(ctx, o)
+		if errors.Is(err, ErrNotFound) {
+			// Resolve it as a read of the offset does: it is deleted or lost.
+			s, rerr := p.Read(ctx, at, 1)
+			if rerr != nil {
+				return nil, rerr
+			}
+			s.Release()
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = mergeAborted(out, t.aborted, from, to)
+		at = o.End
+	}
+	return out, nil
+}
+
+// mergeAborted adds those of more that overlap [from, to) and are not in out yet.
+// Both ascend by first offset, which no two transactions share.
+func mergeAborted(out, more []log.AbortedTxn, from, to log.Offset) []log.AbortedTxn {
+	for _, a := range more {
+		if a.First >= to || a.Last < from {
+			continue
+		}
+		i, found := slices.BinarySearchFunc(out, a.First, func(b log.AbortedTxn, first log.Offset) int { return cmp.Compare(b.First, first) })
+		if !found {
+			out = slices.Insert(out, i, a)
+		}
+	}
+	return out
 }
 
 // A readerRing remembers where the last readers stopped, so that readahead is for

@@ -57,7 +57,10 @@ func (p *Partition) candidate() (from log.Offset, seg log.Segment, ok bool, err 
 	if !v.Known || !o.Tiered {
 		return 0, seg, false, nil
 	}
-	limit := min(o.HighWatermark(), p.log.LastStable())
+	limit, err := p.uploadLimit()
+	if err != nil {
+		return 0, seg, false, err
+	}
 	segments := p.log.Segments()
 	i := sort.Search(len(segments), func(i int) bool { return segments[i].End > v.TierEnd })
 	if i == len(segments) || !segments[i].Sealed || segments[i].End > limit {
@@ -67,6 +70,17 @@ func (p *Partition) candidate() (from log.Offset, seg log.Segment, ok bool, err 
 		return 0, seg, false, errGap{v.TierEnd, max(start, segments[i].Base)}
 	}
 	return v.TierEnd, segments[i], true, nil
+}
+
+// uploadLimit returns the last stable offset below the high watermark: what lies
+// below it is committed, and it is known of each of its transactions whether it was
+// aborted.
+func (p *Partition) uploadLimit() (log.Offset, error) {
+	limit, err := p.log.LastStableBelow(p.ctx, p.options().HighWatermark())
+	if errors.Is(err, log.ErrOffsetOutOfRange) {
+		return 0, nil // the high watermark is not known yet
+	}
+	return limit, err
 }
 
 // lineageOf returns the part of a leader-epoch chain that covers [base, end).
@@ -101,10 +115,14 @@ func (p *Partition) plan(ctx context.Context, lead *leadership, from log.Offset,
 	if err != nil {
 		return nil, fmt.Errorf("producers at offset %d: %w", seg.End, err)
 	}
+	aborted, err := l.AbortedTransactions(ctx, from, seg.End)
+	if err != nil {
+		return nil, fmt.Errorf("aborted transactions in [%d, %d): %w", from, seg.End, err)
+	}
 	return planObject(ctx, p.read, from, objectHeader{
 		Cluster: p.m.o.Cluster, Partition: p.id, Epoch: lead.epoch, ID: newID(),
 		Base: from, End: seg.End, SealedMs: millis(seg.SealedAt), Predecessor: below, Lineage: lineage,
-	}, chain[:n], producers, p.m.o.ChunkBytes)
+	}, chain[:n], aborted, producers, p.m.o.ChunkBytes)
 }
 
 // millis returns Unix milliseconds that an event can carry.
