@@ -52,7 +52,7 @@ func TestMemory(t *testing.T) {
 	if n := l.Stats(0).Tenants; n != tenants {
 		t.Errorf("%d tenants, want %d", n, tenants)
 	}
-	if mib := float64(after.HeapAlloc-before.HeapAlloc) / (1 << 20); mib > 64 {
+	if mib := float64(int64(after.HeapAlloc)-int64(before.HeapAlloc)) / (1 << 20); mib > 64 {
 		t.Errorf("%.1f MiB, want at most 64", mib)
 	} else {
 		t.Logf("%.1f MiB", mib)

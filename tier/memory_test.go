@@ -35,6 +35,7 @@ func (s *sink) Put(ctx context.Context, key string, r io.ReaderAt, size int64, o
 		}
 	}
 	var m runtime.MemStats
+	runtime.GC() // what is in use, not what waits for a collection
 	runtime.ReadMemStats(&m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
