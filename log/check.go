@@ -17,14 +17,16 @@ type check struct {
 	v    view
 	step func(next Offset, bytes int64) error // after each batch, and each damage
 
-	known []knownSum // ascending
+	known []knownSum  // ascending
+	sums  []offsetSum // the same by offset, ascending
 
 	// What stands beside a sealed segment, to be compared; nil if there is nothing.
 	entries []indexEntry
 	times   []timeEntry
 
-	rising  bool // epochs must not fall; the chain does not know them
-	records bool // decode them too
+	rising  bool  // epochs must not fall; the chain does not know them
+	before  Epoch // of the record before the segment, if rising
+	records bool  // decode them too
 
 	// Results:
 	x                  index // if nothing is damaged
@@ -42,6 +44,12 @@ type knownSum struct {
 	sum uint32
 }
 
+// An offsetSum is the checksum over the headers of all batches below an offset.
+type offsetSum struct {
+	end Offset
+	sum uint32
+}
+
 var errHeaders = errors.New("headers are not those that were written")
 
 // knownSums joins the positions of an index with the sums that belong to them.
@@ -55,11 +63,15 @@ func knownSums(entries []indexEntry, sums []uint32, size int64, last uint32) []k
 
 // run reads the segment from f. Its error is one of reading, or of step.
 func (c *check) run(f File) error {
-	sc := newScanner(c.l.disk, f, 0, c.v.size)
+	size, err := f.Size()
+	if err != nil {
+		return err
+	}
+	sc := newScanner(c.l.disk, f, 0, min(size, c.v.size))
 	defer sc.close()
 	sc.gaps = c.l.foreign.gaps
 	c.x = newIndex()
-	c.lastEpoch = -1
+	c.lastEpoch = c.before
 	good := c.v.seg.base // records below are whole
 	var sum uint32
 	sumFrom, sumAt, trusted := good, int64(0), true
@@ -69,13 +81,14 @@ func (c *check) run(f File) error {
 		for k < len(c.known) && c.known[k].at < at {
 			k++ // inside of a batch, or of damage
 		}
-		if k < len(c.known) && c.known[k].at == at {
-			if trusted && sum != c.known[k].sum {
+		known, ok := c.knownAt(k, at, good)
+		if ok {
+			if trusted && sum != known {
 				// Each batch is whole and follows the one before, but one is not the one
 				// that was written here.
 				c.damage = append(c.damage, damage{from: sumFrom, to: good, position: sumAt, resume: at, err: errHeaders})
 			}
-			sum, sumFrom, sumAt, trusted = c.known[k].sum, good, at, true
+			sum, sumFrom, sumAt, trusted = known, good, at, true
 		}
 		b, h, err := sc.next()
 		if errors.Is(err, io.EOF) {
@@ -134,6 +147,18 @@ func (c *check) run(f File) error {
 			good = c.v.end
 		}
 	}
+}
+
+func (c *check) knownAt(k int, at int64, good Offset) (uint32, bool) {
+	if k < len(c.known) && c.known[k].at == at {
+		return c.known[k].sum, true
+	}
+	for _, s := range c.sums {
+		if s.end == good {
+			return s.sum, true
+		}
+	}
+	return 0, false
 }
 
 // skip ends unreadable damage at the next batch whose position is known.

@@ -13,7 +13,7 @@ import (
 
 // A Log is one partition's log. Its methods are safe for concurrent use.
 //
-// Order of locks: gate, then the sync token (syncing), then mu. mu is held for
+// Order of locks: repairs, gate, then the sync token (syncing), then mu. mu is held for
 // moments only, never over I/O, channels or hooks.
 type Log struct {
 	disk  *Disk
@@ -29,9 +29,14 @@ type Log struct {
 	recovery  Recovery
 	foreign   foreign
 
+	replayedFrom Offset // what chain and producers know of records above comes from batches that recovery read
+
 	// gate is held by whoever changes what is written: one token. Readers and syncs
 	// don't need it.
 	gate chan struct{}
+
+	// repairs is held by a Repair: one token, taken before the gate.
+	repairs chan struct{}
 
 	// Under gate:
 	changed    bool              // the marker of a clean close is gone
@@ -57,6 +62,7 @@ type Log struct {
 	firstMs     int64 // first append to the active segment, ms since 1970; 0 if it is empty
 	readOnly    bool
 	gen         uint64     // counts truncations and resets
+	swaps       uint64     // counts files that were put in the place of others
 	cuts        []cutPoint // the lowest offset cut since each generation; see cutSince
 	writes      uint64     // counts writes to the active file
 	closed      bool
@@ -78,7 +84,8 @@ type Log struct {
 	later       []func(Offset, error)
 	helpers     []string // files beside sealed segments that are to be synced in the background
 	laterQueued bool
-	laterIdle   chan struct{} // closed when laterQueued falls; nil if nobody waits
+	laterIdle   chan struct{}           // closed when laterQueued falls; nil if nobody waits
+	stopRepair  context.CancelCauseFunc // of the Repair under way
 	closing     bool
 	closeDone   chan struct{}
 	closeErr    error
@@ -506,8 +513,13 @@ func (l *Log) close() error {
 	l.closeDone = make(chan struct{})
 	l.wakeLocked(&l.endMoved)
 	l.wakeLocked(&l.durMoved)
+	if l.stopRepair != nil {
+		l.stopRepair(ErrClosed)
+	}
 	l.mu.Unlock()
 
+	l.repairs <- struct{}{} // a Repair that was stopped gives up
+	<-l.repairs
 	l.gate <- struct{}{} // who writes now finishes; who comes later sees closing
 	var err error
 	l.mu.Lock()

@@ -28,7 +28,7 @@
 //     every record before it.
 //  3. Offsets are contiguous and never used twice, except above the cut of a
 //     TruncateTo or Reset that the host asked for. Epochs do not fall.
-//  4. TruncateTo, TrimTo, DropLocal and Reset have happened wholly or not at all,
+//  4. TruncateTo, TrimTo, DropLocal, Reset and Repair of a segment have happened wholly or not at all,
 //     whenever the machine dies, and are durable when they return.
 //  5. After a failed write or sync, a log takes no more changes, and each later
 //     error holds the first cause. A full disk is no failure: the append is taken
@@ -57,7 +57,8 @@
 //     producers as of an offset, with five batches for each producer.
 //   - cordwood.meta: identity, log start, local start, and the change under way;
 //     cordwood.clean: the marker of a clean close; cordwood.lock.
-//   - NNN.POSITION.cut: a copy of a torn tail. The four newest are kept.
+//   - NNN.POSITION.cut: a copy of a torn tail, or of damage that was repaired. The
+//     four newest are kept.
 //
 // The active segment is preallocated, and two slots at its end state how far the
 // log was known durable: see docs/format/log-slots.md. So recovery can tell a torn
@@ -69,8 +70,9 @@
 // crash the active segment is read whole, and so are segments whose seal or state
 // did not reach the disk. What is above the known durable end and not whole is
 // copied aside and cut. What is below it and not whole makes the log read-only:
-// see [Recovery], [CorruptionError] and [ErrReadOnly]; TruncateTo at the damage, or
-// Reset, and fetching the rest from a replica brings it back.
+// see [Recovery], [CorruptionError] and [ErrReadOnly]. [Log.Repair] takes what is
+// damaged from a replica or the tier; so does TruncateTo at the damage, or Reset, and
+// fetching the rest.
 //
 // # Concurrency
 //
@@ -86,8 +88,7 @@
 // # Limits
 //
 // Each log syncs its own file: there is no common journal for many small logs.
-// Damage is found when it is read, by recovery, a Read or [Log.Verify]; there is no
-// call that takes good bytes from elsewhere into a damaged range.
+// Damage is found when it is read, by recovery, a Read or [Log.Verify].
 //
 // # Kafka's directories
 //

@@ -77,11 +77,15 @@ var (
 	ErrDiskFull = errors.New("log: disk full")
 
 	// ErrReadOnly: the log has damaged records (see [Recovery]) and takes none until
-	// TruncateTo or Reset has removed them.
+	// Repair has brought them back, or TruncateTo or Reset has removed them.
 	ErrReadOnly = errors.New("log: read-only because of corruption")
 
 	// ErrOpenedReadOnly: the log was opened with Options.ReadOnly and takes no change.
 	ErrOpenedReadOnly = errors.New("log: opened read-only")
+
+	// ErrRepairSource: what the source of a Repair gave is not what was written, as
+	// far as that is known. Nothing was changed.
+	ErrRepairSource = errors.New("log: source gave other batches than were written")
 
 	// ErrWrongPartition: the directory belongs to another partition.
 	ErrWrongPartition = errors.New("log: directory of another partition")

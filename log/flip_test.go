@@ -120,6 +120,9 @@ func checkFlipped(fs *logtest.FS, vals []string, name string, closed bool) error
 			lost[off] = true
 			continue
 		}
+		if s.Len() == 0 && (off != r.End || r.CutBytes == 0 || closed) {
+			return fmt.Errorf("read %d: nothing (recovery %+v)", off, r)
+		}
 		for b, err := range s.Batches() {
 			if err != nil {
 				return err

@@ -373,6 +373,31 @@ func (l *Log) Verify(ctx context.Context, o VerifyOptions) (Verification, error)
 	return l.verify(ctx, o)
 }
 
+// Repair takes the records that are damaged in [lo, hi) from a source, and with
+// them all damage of the segments that hold them. It finds the damage by reading
+// these segments, whether or not recovery or [Log.Verify] found it before. A segment
+// that is damaged while it is active is sealed first.
+//
+// Each segment is repaired as a whole or not at all, whenever the machine dies: a
+// file beside it takes its place once it is complete, synced and judged. What the
+// source gives must have exactly the offsets that are missing, right checksums,
+// epochs of the chain, and the header checksums that seal, index interval or slots
+// state; else the error is [ErrRepairSource]. The damaged bytes are kept in
+// NNN.POSITION.cut, as torn tails are. The log takes appends again when nothing else
+// is damaged. Readers meanwhile get the error they got before or the right bytes;
+// appends to a log that takes them go on.
+//
+// Repairs of one log come one after the other. The source is called without locks
+// held; Close ends its ctx and waits for it. Records that no file can hold, since
+// the first segment or what should follow it is gone, are beyond it: the error is a
+// [*CorruptionError], and Reset is left. Other errors: [ErrOffsetOutOfRange] if lo is
+// negative or above hi, [ErrTooLarge] if what is missing does not fit into a segment,
+// [ErrDiskFull], ErrClosed, those of the source and ctx's, with nothing changed in the
+// segment at hand; or a [*FailedError].
+func (l *Log) Repair(ctx context.Context, lo, hi Offset, source RepairSource) (Repaired, error) {
+	return l.repair(ctx, lo, hi, source)
+}
+
 // Stats returns counters and extent.
 func (l *Log) Stats() Stats { return l.stats() }
 

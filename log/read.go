@@ -24,6 +24,7 @@ type view struct {
 	chain   epochChain
 	start   Offset // of the log: the chain knows nothing below
 	gen     uint64
+	swaps   uint64
 }
 
 // viewLocked returns the view of the segment that holds off, or of the last one
@@ -35,7 +36,7 @@ func (l *Log) viewLocked(off Offset) view {
 
 func (l *Log) viewAtLocked(i int) view {
 	seg := l.segs[i]
-	v := view{seg: seg, sealed: seg.sealed, end: seg.end, size: seg.size, chain: l.chain, start: l.start, gen: l.gen}
+	v := view{seg: seg, sealed: seg.sealed, end: seg.end, size: seg.size, chain: l.chain, start: l.start, gen: l.gen, swaps: l.swaps}
 	if !seg.sealed {
 		v.end, v.size, v.entries, v.times = l.end, l.size, l.x.offsets, l.x.times
 	}
@@ -100,6 +101,7 @@ func (l *Log) read(ctx context.Context, from Offset, maxBytes int, o bounds) (*S
 
 		l.mu.Lock()
 		again := l.gen != v.gen && l.cutSinceLocked(v.gen) < v.end ||
+			l.swaps != v.swaps && !slices.Contains(l.segs, v.seg) ||
 			errors.Is(err, fs.ErrNotExist) && (from < l.local || !slices.Contains(l.segs, v.seg))
 		closing := l.closing
 		if err == nil && !again {
@@ -114,7 +116,7 @@ func (l *Log) read(ctx context.Context, from Offset, maxBytes int, o bounds) (*S
 			}
 			return s, err
 		}
-		// The segment was cut or deleted under the reader: what was read may be a mix.
+		// The segment was cut, replaced or deleted under the reader: what was read may be a mix.
 		if s != nil {
 			s.Release()
 		}

@@ -47,7 +47,7 @@ func Open(ctx context.Context, dir string, o Options) (*Log, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	l := &Log{dir: dir, o: o, disk: o.Disk, gate: make(chan struct{}, 1)}
+	l := &Log{dir: dir, o: o, disk: o.Disk, gate: make(chan struct{}, 1), repairs: make(chan struct{}, 1)}
 	if l.disk == nil {
 		if l.disk, err = NewDisk(DiskOptions{FS: o.FS, OpenFiles: 64}); err != nil {
 			return nil, err
@@ -449,6 +449,7 @@ func (l *Log) openDirty(ctx context.Context) error {
 		return err
 	}
 	l.chain, l.producers = state.chain, state.producers
+	l.replayedFrom = l.segs[from].base
 	for i, s := range l.segs[:n-1] {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)

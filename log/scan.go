@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // A scan checks the batches of a segment.
@@ -136,12 +137,16 @@ func (l *Log) scan(r *scan) error {
 				if r.durablePos > sc.at {
 					d.resume = min(r.durablePos, r.limit)
 				}
-				r.seg.damage = append(r.seg.damage, d)
-				r.end = r.durable
-				r.at = d.resume
-				return nil
+				if d.resume != r.durablePos {
+					r.seg.damage = append(r.seg.damage, d)
+					r.end = r.durable
+					r.at = d.resume
+					return nil
+				}
+				// What stands behind may have been acknowledged.
+			} else {
+				d.to, d.resume = next.base, p
 			}
-			d.to, d.resume = next.base, p
 		}
 		r.seg.damage = append(r.seg.damage, d)
 		r.end = d.to
@@ -324,15 +329,15 @@ func (l *Log) blankSlots(b []byte, at, size int64) {
 	}
 }
 
-// dropOldCuts keeps the number of copies small.
-func (l *Log) dropOldCuts(newest string) error {
+// dropOldCuts keeps the number of copies small, beside those to keep.
+func (l *Log) dropOldCuts(keep ...string) error {
 	names, err := l.fs.List(l.dir)
 	if err != nil {
 		return err
 	}
 	var cuts []string
 	for _, n := range names {
-		if _, suffix, ok := parseName(n); ok && suffix == cutSuffix && joinPath(l.dir, n) != newest {
+		if _, suffix, ok := parseName(n); ok && suffix == cutSuffix && !slices.Contains(keep, joinPath(l.dir, n)) {
 			cuts = append(cuts, n)
 		}
 	}

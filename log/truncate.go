@@ -198,13 +198,15 @@ func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 }
 
 // damagedLocked reports whether a part of the log can't be read.
-func (l *Log) damagedLocked() bool {
-	for i, s := range l.segs {
-		if len(s.damage) > 0 || i > 0 && l.segs[i-1].end != s.base {
+func (l *Log) damagedLocked() bool { return l.damagedIn(l.segs) }
+
+func (l *Log) damagedIn(segs []*segment) bool {
+	for i, s := range segs {
+		if len(s.damage) > 0 || i > 0 && segs[i-1].end != s.base {
 			return true
 		}
 	}
-	return l.segs[0].base > l.local || l.end < l.local
+	return segs[0].base > l.local || l.end < l.local
 }
 
 // finishTruncation cuts the file and removes what lies behind it, last first. It
@@ -302,10 +304,11 @@ type tableView struct {
 	i     int   // segment that holds the offset
 	limit int64 // of its batches
 	gen   uint64
+	swaps uint64
 }
 
 func (l *Log) tableViewLocked(at Offset) tableView {
-	v := tableView{segs: l.segs, i: len(l.segs) - 1, gen: l.gen}
+	v := tableView{segs: l.segs, i: len(l.segs) - 1, gen: l.gen, swaps: l.swaps}
 	for v.i > 0 && v.segs[v.i].base > at {
 		v.i--
 	}
@@ -328,7 +331,7 @@ func (l *Log) tableAt(v tableView, at Offset) (replayed, error) {
 // movedLocked reports whether what was read by a view, with err, may be wrong
 // because the log has changed, so that it must be read again.
 func (l *Log) movedLocked(v tableView, err error) bool {
-	return l.gen != v.gen || errors.Is(err, fs.ErrNotExist) && !slices.Equal(l.segs[max(0, len(l.segs)-len(v.segs)):], v.segs)
+	return l.gen != v.gen || l.swaps != v.swaps || errors.Is(err, fs.ErrNotExist) && !slices.Equal(l.segs[max(0, len(l.segs)-len(v.segs)):], v.segs)
 }
 
 func (l *Log) producerSnapshot(ctx context.Context, at Offset) ([]byte, error) {

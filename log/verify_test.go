@@ -55,10 +55,10 @@ func segmented(t testing.TB, fs log.FS, n int) (*log.Log, [][]byte) {
 		if _, err := l.Write(log.Epoch(i/7), b); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := l.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		all = append(all, b)
-	}
-	if _, err := l.Sync(t.Context()); err != nil {
-		t.Fatal(err)
 	}
 	return l, all
 }
