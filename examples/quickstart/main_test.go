@@ -33,7 +33,7 @@ type outcome struct {
 
 func start(t *testing.T, stdin string, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	cmd.Env = append(os.Environ(), programEnv+"=1")
@@ -245,7 +245,7 @@ func TestBadInput(t *testing.T) {
 
 func waitForFile(t *testing.T, name string) {
 	t.Helper()
-	for range 1000 {
+	for range 30_000 {
 		if _, err := os.Stat(name); err == nil {
 			return
 		}
@@ -294,7 +294,7 @@ func TestInterruptInput(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer time.AfterFunc(time.Minute, func() { cmd.Process.Kill() }).Stop()
+	defer time.AfterFunc(5*time.Minute, func() { cmd.Process.Kill() }).Stop()
 	waitForFile(t, dir)
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		cmd.Process.Kill()

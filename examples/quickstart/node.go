@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/signal"
@@ -116,7 +117,7 @@ func nodeStep(ctx context.Context, n *cordwood.Node, q nodeRequest) (*cordwood.N
 	}
 	switch q.Op {
 	case "open":
-		l, err := net.Listen("tcp", q.Listen)
+		l, err := listen(q.Listen)
 		if err != nil {
 			return nil, a, err
 		}
@@ -150,6 +151,9 @@ func nodeStep(ctx context.Context, n *cordwood.Node, q nodeRequest) (*cordwood.N
 			return n, a, err
 		}
 		r, err := n.Replica(q.Topic, 0)
+		if errors.Is(err, cordwood.ErrUnknownTopic) || errors.Is(err, cordwood.ErrUnknownPartition) {
+			return n, a, nil // it has not heard of it yet
+		}
 		if err != nil {
 			return n, a, err
 		}
@@ -166,4 +170,21 @@ func nodeStep(ctx context.Context, n *cordwood.Node, q nodeRequest) (*cordwood.N
 		return n, a, nil
 	}
 	return n, a, fmt.Errorf("unknown request %q", q.Op)
+}
+
+// anyPort has a node choose where to listen.
+const anyPort = "127.0.0.1:0"
+
+// listen listens at an address. A port of its choice is below those that systems
+// give to connections: it must be free again for a node that was killed.
+func listen(addr string) (net.Listener, error) {
+	if addr == anyPort {
+		for range 100 {
+			l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10_000+rand.IntN(20_000)))
+			if err == nil {
+				return l, nil
+			}
+		}
+	}
+	return net.Listen("tcp", addr)
 }

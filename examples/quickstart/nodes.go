@@ -191,7 +191,7 @@ func startFleet(ctx context.Context, dir string) (*fleet, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	for i := range f.processes {
-		p := &process{id: int32(i + 1), dir: filepath.Join(dir, fmt.Sprintf("node%d", i+1)), store: filepath.Join(dir, "store"), listen: "127.0.0.1:0"}
+		p := &process{id: int32(i + 1), dir: filepath.Join(dir, fmt.Sprintf("node%d", i+1)), store: filepath.Join(dir, "store"), listen: anyPort}
 		if known.Cluster != "" {
 			p.listen = known.Listen[i]
 		}
@@ -225,14 +225,14 @@ func (f *fleet) found(ctx context.Context, name string, known clusterFile) error
 	for _, p := range f.processes {
 		voters = append(voters, cordwood.Voter{ID: p.id, Addr: p.listen})
 	}
-	if _, err := f.processes[0].ask(ctx, nodeRequest{Op: "init", Cluster: known.Cluster, Voters: voters, Seconds: 10}); err != nil {
+	if _, err := f.processes[0].ask(ctx, nodeRequest{Op: "init", Cluster: known.Cluster, Voters: voters, Seconds: 30}); err != nil {
 		return err
 	}
 	var joined sync.WaitGroup
 	errs := make([]error, len(f.processes))
 	for i, p := range f.processes[1:] {
 		joined.Go(func() {
-			_, errs[i] = p.ask(ctx, nodeRequest{Op: "join", Seeds: f.addrs(), Seconds: 10})
+			_, errs[i] = p.ask(ctx, nodeRequest{Op: "join", Seeds: f.addrs(), Seconds: 30})
 		})
 	}
 	joined.Wait()

@@ -139,7 +139,7 @@ func (s *session) start(ctx context.Context) (err error) {
 	if s.fleet, err = startFleet(ctx, s.dir); err != nil {
 		return err
 	}
-	short, cancel := context.WithTimeout(ctx, 30*time.Second)
+	short, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := s.host.Join(short, s.fleet.addrs()...); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (s *session) start(ctx context.Context) (err error) {
 		return fmt.Errorf("the cluster does not get ready: %w", err)
 	}
 	for _, p := range s.fleet.processes {
-		if _, err := p.ask(short, nodeRequest{Op: "ready", Seconds: 20}); err != nil {
+		if _, err := p.ask(short, nodeRequest{Op: "ready", Seconds: 30}); err != nil {
 			return err
 		}
 	}
@@ -158,12 +158,7 @@ func (s *session) start(ctx context.Context) (err error) {
 	if err != nil && !errors.Is(err, cordwood.ErrTopicExists) {
 		return err
 	}
-	o, err := s.topic.Offsets(short, 0)
-	if err != nil {
-		return err
-	}
-	a, err := s.fleet.byID(o.Leader).ask(short, nodeRequest{Op: "status", Topic: topicName})
-	s.ranges = a.Ranges
+	_, err = s.topic.Offsets(short, 0)
 	return err
 }
 
@@ -184,6 +179,12 @@ func (s *session) recall(ctx context.Context) error {
 		s.say("%d records of an interrupted run were appended and not noted", len(v.extra))
 		s.ledger.hashes = append(s.ledger.hashes, v.extra...)
 		s.acked = len(s.ledger.hashes)
+	}
+	// A leader that has served what is cold knows the tier's state.
+	for _, p := range s.fleet.processes {
+		if a, err := p.ask(ctx, nodeRequest{Op: "status", Topic: topicName}); err == nil {
+			s.ranges = max(s.ranges, a.Ranges)
+		}
 	}
 	return s.ledger.save(s.acked)
 }
@@ -372,14 +373,14 @@ func (s *session) age(ctx context.Context) error {
 	if err := s.killed.start(ctx); err != nil {
 		return err
 	}
-	if _, err := s.killed.ask(ctx, nodeRequest{Op: "ready", Seconds: 20}); err != nil {
+	if _, err := s.killed.ask(ctx, nodeRequest{Op: "ready", Seconds: 30}); err != nil {
 		return err
 	}
 	if err := s.each(ctx, "waiting until all replicas are in sync", syncPatience, func(a nodeAnswer) bool { return a.InSync }); err != nil {
 		return err
 	}
 	for _, p := range s.fleet.processes {
-		if _, err := p.ask(ctx, nodeRequest{Op: "roll", Topic: topicName, Seconds: 10}); err != nil {
+		if _, err := p.ask(ctx, nodeRequest{Op: "roll", Topic: topicName, Seconds: 30}); err != nil {
 			return err
 		}
 	}
@@ -489,9 +490,7 @@ func (s *session) count(ctx context.Context) {
 			continue
 		}
 		s.r.LocalBytes += a.Local
-		if a.Leads {
-			s.r.SegmentsFinished = a.Ranges - s.ranges
-		}
+		s.r.SegmentsFinished = max(s.r.SegmentsFinished, a.Ranges-s.ranges)
 	}
 	c := readCounts(ctx, s.store)
 	s.r.StorePuts, s.r.StoreDeletes = c.puts-s.before.puts, c.deletes-s.before.deletes
