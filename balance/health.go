@@ -80,14 +80,16 @@ const (
 // against the spread of the same average over all brokers, three times: against that of this round, against
 // its mean over the last hour or so, which few brokers cannot distort and which noise that is
 // correlated over rounds raises, and against a floor, since the spread of healthy brokers that are all
-// alike is next to nothing.
+// alike is next to nothing. Where there are enough, a broker is judged against the others alone: among five a sick one
+// would widen the spread by which it is judged.
 const (
 	quickGain   = 0.5
 	slowGain    = 0.08
 	quickFloor  = 0.27
 	slowFloor   = 0.12
-	zLimit      = 3.5 // of the spread of this round, and of the floor
-	zHistory    = 5.5 // of the mean spread
+	zLimit      = 3.5  // of the spread of this round, and of the floor
+	zHistory    = 5.5  // of the mean spread
+	zFew        = 4.65 // of it and of the error of the median, which is large where brokers are few
 	historyGain = 1.0 / 360
 	quickRatio  = 1.75 // the least ratio to the median that the quick average calls slow
 	slowRatio   = 1.45
@@ -96,6 +98,7 @@ const (
 	confirmAt   = 3    // rounds of evidence, on balance, that confirm
 	clearAfter  = 18   // clean rounds in a row until probation
 	minPeers    = 3
+	minOthers   = 4 // brokers whose spread says enough to judge one by the others alone
 	madToSigma  = 1.4826
 	maxDoubling = 12
 )
@@ -422,20 +425,27 @@ func (m *Monitor) compare(obs []Observation, seen []*patient) {
 		if len(values) < minPeers {
 			return
 		}
-		mid := medianOf(values)
-		for i := range values {
-			values[i] = math.Abs(values[i] - mid)
-		}
-		now := madToSigma * smallSample(len(values)) * medianOf(values)
+		mid := medianOf(values) // sorts them
+		now := spreadOf(values, -1, mid)
 		h.rounds++
 		h.mean += max(historyGain, 1/float64(h.rounds)) * (now - h.mean)
-		limit := max(zLimit*max(now, floor), zHistory*h.mean, math.Log(ratio))
+		least := max(zLimit*floor, max(zHistory, zFew*medianError(len(values)))*h.mean, math.Log(ratio))
 		for _, p := range seen {
-			if p.hasRatio && p.floorExceeded {
-				p.slowNow = p.slowNow || get(p)-mid > limit
-				p.plainly = p.plainly || ratio == quickRatio && get(p)-mid > plainlySlow*limit
-				p.nearly = p.nearly || get(p)-mid > nearlySlow*limit
+			if !p.hasRatio || !p.floorExceeded {
+				continue
 			}
+			mid, now := mid, now
+			if len(values) > minOthers {
+				i, _ := slices.BinarySearch(values, get(p))
+				mid, now = medianWithout(values, i), 0
+				if get(p)-mid > nearlySlow*least { // what is not can't be slow
+					now = spreadOf(values, i, mid)
+				}
+			}
+			limit := max(zLimit*now, least)
+			p.slowNow = p.slowNow || get(p)-mid > limit
+			p.plainly = p.plainly || ratio == quickRatio && get(p)-mid > plainlySlow*limit
+			p.nearly = p.nearly || get(p)-mid > nearlySlow*limit
 		}
 	}
 	judge(func(p *patient) float64 { return p.quick }, &m.history[0], quickFloor, quickRatio)
@@ -456,6 +466,37 @@ func smallSample(n int) float64 {
 		return factors[n]
 	}
 	return float64(n) / (float64(n) - 0.8)
+}
+
+// medianError returns how much more a broker's distance from the median of n-1 others varies than the broker itself: the median of a few
+// has an error of its own, whose variance for normal values is pi/2 of that of their mean.
+func medianError(n int) float64 { return math.Sqrt(1 + math.Pi/2/float64(n-1)) }
+
+// spreadOf returns the spread of sorted values around mid, as that of a normal distribution; the i-th is left out if i is
+// not negative.
+func spreadOf(sorted []float64, i int, mid float64) float64 {
+	away := make([]float64, 0, len(sorted))
+	for k, v := range sorted {
+		if k != i {
+			away = append(away, math.Abs(v-mid))
+		}
+	}
+	return madToSigma * smallSample(len(away)) * medianOf(away)
+}
+
+// medianWithout returns the median of sorted values without the i-th.
+func medianWithout(sorted []float64, i int) float64 {
+	at := func(k int) float64 {
+		if k >= i {
+			k++
+		}
+		return sorted[k]
+	}
+	n := len(sorted) - 1
+	if n%2 == 1 {
+		return at(n / 2)
+	}
+	return (at(n/2-1) + at(n/2)) / 2
 }
 
 // medianOf sorts values and returns the median.

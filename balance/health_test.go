@@ -284,14 +284,14 @@ func TestHealthNoise(t *testing.T) {
 		}
 	}
 	for _, test := range []struct {
-		factor float64
-		limit  int
-		share  float64
-	}{{5, 6, .95}, {2, 30, .95}} {
+		sigma, factor float64
+		limit         int
+		share         float64
+	}{{.3, 5, 6, .95}, {.3, 2, 30, .95}, {.5, 5, 6, .975}} {
 		in := 0
-		const trials = 60
+		const trials = 120
 		for k := range trials {
-			ds, at := balancetest.HealthTrial{Brokers: []int{5, 12, 24}[k%3], Zones: 3, Sigma: .3, Correlation: .5, Load: []float64{.3, .5, .8}[k%3] * .9, SlowFrom: 100, Factor: test.factor, Seed: uint64(k)}.Run(balance.NewMonitor(balance.HealthOptions{}), 100+test.limit)
+			ds, at := balancetest.HealthTrial{Brokers: []int{5, 12, 24}[k%3], Zones: 3, Sigma: test.sigma, Correlation: .5, Load: []float64{.3, .5, .8}[k%3] * .9, SlowFrom: 100, Factor: test.factor, Seed: uint64(k)}.Run(balance.NewMonitor(balance.HealthOptions{}), 100+test.limit)
 			for i, d := range ds {
 				if d.Broker == 0 && d.Action == balance.LeaveISR && d.Suppressed == "" && at[i] >= 100 {
 					in++
@@ -300,7 +300,7 @@ func TestHealthNoise(t *testing.T) {
 			}
 		}
 		if float64(in)/trials < test.share {
-			t.Errorf("%gx: %d of %d decided within %d s", test.factor, in, trials, test.limit*10)
+			t.Errorf("%gx, sigma %g: %d of %d decided within %d s", test.factor, test.sigma, in, trials, test.limit*10)
 		}
 	}
 }

@@ -46,6 +46,8 @@ func TestPoolCountsRequests(t *testing.T) {
 		t.Errorf("got %+v", st)
 	}
 	near(t, "mean service", st.Service.Seconds(), 2.5, 0.02)
+	// The one that was given up waited four seconds.
+	near(t, "mean wait with the one given up", st.Wait.Seconds(), 2.376, 0.01)
 }
 
 func TestPoolNil(t *testing.T) {
@@ -96,6 +98,22 @@ func TestPoolIdle(t *testing.T) {
 	tok.Start(at(now + 1e8 + 1))
 	if st := p.Stats(at(now + 1e8 + 1)); math.IsNaN(st.Load.Overall) || st.Wait != time.Second {
 		t.Errorf("first request after years: got %+v", st)
+	}
+}
+
+// TestPoolIdleIsNoVariation: arrivals that come like clockwork still do so after an idle time.
+func TestPoolIdleIsNoVariation(t *testing.T) {
+	p := &balance.Pool{Servers: 1}
+	now := 0.0
+	for _, pause := range []float64{0, 20} {
+		now += pause
+		for range 300 {
+			now += 0.01
+			tok := p.Enqueue(at(now))
+			tok.Start(at(now))
+			tok.Done(at(now + 0.001))
+		}
+		near(t, "variation of arrivals", p.Stats(at(now)).ArrivalVariation, 0, 1e-3)
 	}
 }
 
