@@ -111,6 +111,7 @@ func (l *Log) writeGated(epoch Epoch, b []byte) (Appended, error) {
 		return a, err
 	}
 	end := l.end
+	defer l.endPartial()
 	if err := l.place(b); err != nil {
 		return Appended{}, l.takeBack(end, err)
 	}
@@ -228,6 +229,7 @@ func (l *Log) replicateGated(b []byte) (Appended, error) {
 	}
 	a := Appended{Base: l.end, End: next, Epoch: epoch}
 	end := l.end
+	defer l.endPartial()
 	if err := l.place(b); err != nil {
 		return Appended{}, l.takeBack(end, err)
 	}
@@ -261,6 +263,9 @@ func (l *Log) place(b []byte) error {
 			return err
 		}
 		n := l.fit(b)
+		if n < len(b) {
+			l.setPartial(true)
+		}
 		if err := l.put(b[:n]); err != nil {
 			return err
 		}
@@ -313,6 +318,10 @@ func (l *Log) put(b []byte) error {
 		seg.h.release()
 		return err
 	}
+	if err := l.markJournal(); err != nil {
+		seg.h.release()
+		return err
+	}
 	l.disk.enter()
 	_, err = f.WriteAt(b, l.size)
 	l.disk.leave()
@@ -331,6 +340,7 @@ func (l *Log) put(b []byte) error {
 	now := nowMs()
 	l.mu.Lock()
 	l.noteLocked(seg, b, now)
+	l.keepTailLocked(b)
 	l.writes++
 	keep := l.pinLocked()
 	l.wakeLocked(&l.endMoved)

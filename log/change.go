@@ -108,7 +108,7 @@ func (l *Log) reset(ctx context.Context, start Offset, epochs []EpochStart, prod
 
 // resetSynced replaces the log. Requires: gate and the sync token.
 func (l *Log) resetSynced(start Offset, c epochChain, t producerTable) error {
-	m := l.meta
+	m := l.nextGeneration()
 	m.pending, m.pendingTo, m.resetChain, m.resetTable = changeReset, start, c, t
 	if err := l.commit(m); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (l *Log) resetSynced(start Offset, c epochChain, t producerTable) error {
 	l.ended = endedTxns{from: start}
 	l.freshActiveLocked()
 	l.cutLocked(low)
-	l.readOnly = false
+	l.readOnly, l.unsure = false, false
 	l.loaded = nil
 	l.mu.Unlock()
 	if unpin {
@@ -139,7 +139,11 @@ func (l *Log) resetSynced(start Offset, c epochChain, t producerTable) error {
 	if err != nil {
 		return l.fail("reset "+l.dir, err)
 	}
-	return l.conclude("reset", m)
+	if err := l.conclude("reset", m); err != nil {
+		return err
+	}
+	l.forgetJournal()
+	return nil
 }
 
 // finishReset does what a meta file with a reset under way says and returns the

@@ -40,6 +40,7 @@ type Log struct {
 
 	// Under gate:
 	changed    bool              // the marker of a clean close is gone
+	marked     bool              // the meta file names the journal in its present life
 	scratch    []scratchProducer // producers of a call with several batches
 	rolled     []Segment         // for the hook, when the gate is free again
 	savedChain epochChain        // in Kafka's checkpoint
@@ -71,11 +72,19 @@ type Log struct {
 	// Under mu:
 	durable     Offset
 	durablePos  int64
-	durableSum  uint32 // headers at durablePos
-	synced      uint64 // writes that are durable
+	durableSum  uint32  // headers at durablePos
+	synced      uint64  // writes that are durable
+	filed       uint64  // writes that are durable in the segment files
+	stated      Offset  // durable end that is stated elsewhere than in the journal
+	journaled   Offset  // highest end of an entry in the journal
+	tail        *buffer // bytes from tailFrom to the end, if tailWhole; nil if there are none
+	tailFrom    Offset
+	tailWhole   bool
+	partial     bool   // what is written ends with a part of a call
 	growth      uint64 // writes value after the slots moved; 0 when that is durable
 	slotSeq     uint64
 	syncing     bool // somebody has the sync token
+	filing      bool // somebody syncs the active file; who takes it while holding the sync token waits
 	pinned      bool // the active file holds a use because it has unsynced writes
 	failed      *FailedError
 	syncDone    chan struct{} // closed when the sync token is free; nil if nobody waits
@@ -94,6 +103,13 @@ type Log struct {
 	free        []*appendRequest
 	groupOut    chan struct{} // closed when the leader is done with the bytes of its group
 	counts      Stats
+
+	request   journalRequest // of the holder of the sync token
+	requests  [1]*journalRequest
+	waiter    journalWaiter
+	part      journalPart  // the journal's
+	lastEntry journalEntry // the highest in the active segment; of recovery
+	unsure    bool         // records may have been lost with the journal
 }
 
 // A cutPoint says that a truncation or reset made generation gen and removed the
@@ -192,6 +208,9 @@ func (l *Log) fail(op string, err error) error {
 	l.wakeLocked(&l.endMoved)
 	l.wakeLocked(&l.durMoved)
 	l.mu.Unlock()
+	if first && l.disk.journal != nil {
+		l.disk.journal.abandon(l)
+	}
 	if first {
 		l.o.Logger.Error("log failed", "dir", l.dir, "op", op, "err", err)
 		if l.o.Hooks.Failed != nil {
@@ -265,6 +284,15 @@ func (l *Log) sync(ctx context.Context) (Offset, error) {
 // syncTo returns when the writes up to target are durable. The caller may hold the
 // gate, not the sync token.
 func (l *Log) syncTo(ctx context.Context, target uint64) (Offset, error) {
+	return l.syncUntil(ctx, target, false)
+}
+
+// syncFileTo is syncTo without the journal.
+func (l *Log) syncFileTo(ctx context.Context, target uint64) (Offset, error) {
+	return l.syncUntil(ctx, target, true)
+}
+
+func (l *Log) syncUntil(ctx context.Context, target uint64, file bool) (Offset, error) {
 	l.mu.Lock()
 	for {
 		if l.failed != nil {
@@ -272,7 +300,7 @@ func (l *Log) syncTo(ctx context.Context, target uint64) (Offset, error) {
 			l.mu.Unlock()
 			return 0, err
 		}
-		if l.synced >= target {
+		if file && l.filed >= target || !file && l.synced >= target {
 			d := l.durable
 			l.mu.Unlock()
 			return d, nil
@@ -283,7 +311,7 @@ func (l *Log) syncTo(ctx context.Context, target uint64) (Offset, error) {
 		}
 		if !l.syncing {
 			l.syncing = true
-			l.syncRound() // gives mu back
+			l.syncRound(file) // gives mu back
 			l.mu.Lock()
 			continue
 		}
@@ -298,49 +326,115 @@ func (l *Log) syncTo(ctx context.Context, target uint64) (Offset, error) {
 	}
 }
 
-// syncRound makes what is written durable and frees the sync token. Requires: mu,
-// and the sync token. Unlocks mu.
-func (l *Log) syncRound() {
-	seg := l.active()
-	target, end, size, sum := l.writes, l.end, l.size, l.x.headerSum
-	l.slotSeq++
-	s := l.slotLocked(seg)
-	s.sequence, s.end, s.endHeaders = l.slotSeq, end, sum
-	at := l.alloc
-	more := end > l.durable
+// syncRound makes what is written durable, by the journal if that may be, and frees
+// the sync token. Requires: mu, and the sync token. Unlocks mu.
+func (l *Log) syncRound(file bool) {
+	if !file && l.journalRound() {
+		return
+	}
+	l.fileRound()
+}
+
+// fileRound is syncRound by a sync of the file.
+func (l *Log) fileRound() {
+	for l.filing {
+		ch := waiterLocked(&l.syncDone)
+		l.mu.Unlock()
+		<-ch
+		l.mu.Lock()
+	}
+	l.filing = true
+	r := l.captureLocked()
+	l.cutTailLocked(r.end)
 	l.mu.Unlock()
 
-	err := l.syncActive(seg, s, at, more)
+	err := l.syncActive(r)
 	if err != nil {
-		l.fail("sync "+seg.h.name, err)
+		l.fail("sync "+r.seg.h.name, err)
 		l.freeSync()
 		return
 	}
 	l.mu.Lock()
-	l.synced = target
-	moved := end > l.durable
-	if moved {
-		l.durable, l.durablePos, l.durableSum = end, size, sum
+	unpin := l.filedLocked(r)
+	moved := l.durableLocked(r)
+	l.filing = false
+	l.syncing = false
+	l.wakeLocked(&l.syncDone)
+	l.mu.Unlock()
+	l.afterRound(r, unpin, moved)
+}
+
+// A round is what one sync covers.
+type round struct {
+	seg    *segment
+	target uint64 // writes
+	end    Offset
+	size   int64
+	sum    uint32
+	slot   slot
+	at     int64 // of the slots, 0 for none
+	state  bool  // a slot is to be written
+	use    useNumber
+}
+
+func (l *Log) captureLocked() round {
+	r := round{seg: l.active(), target: l.writes, end: l.end, size: l.size, sum: l.x.headerSum, at: l.alloc}
+	l.slotSeq++
+	r.slot = l.slotLocked(r.seg)
+	r.slot.sequence, r.slot.end, r.slot.endHeaders = l.slotSeq, r.end, r.sum
+	r.state = r.at > 0 && (r.end > l.durable || l.durable > l.stated)
+	if l.disk.journal != nil {
+		r.use = l.disk.journal.use()
 	}
-	if l.growth != 0 && l.growth <= target {
+	return r
+}
+
+// filedLocked notes that the file was synced. It reports whether the caller must
+// end the use that unsynced writes have of it.
+func (l *Log) filedLocked(r round) bool {
+	l.filed = max(l.filed, r.target)
+	if r.state {
+		l.stated = max(l.stated, r.slot.durable)
+	}
+	if l.growth != 0 && l.growth <= r.target {
 		l.growth = 0
 	}
-	unpin := l.pinned && l.writes == target
+	if l.journaled > 0 && l.disk.journal != nil {
+		switch {
+		case l.journaled <= l.stated:
+			l.journaled = 0
+			l.disk.journal.release(l, 0)
+		case r.slot.durable <= l.stated:
+			// Entries that were made meanwhile are in the use of then or later ones.
+			l.disk.journal.release(l, r.use)
+		}
+	}
+	unpin := l.pinned && l.writes == r.target
 	if unpin {
 		l.pinned = false
 	}
-	l.counts.Syncs++
-	l.syncing = false
-	l.wakeLocked(&l.syncDone)
+	return unpin
+}
+
+// durableLocked notes that all up to the round's end is durable and reports whether
+// the durable end moved.
+func (l *Log) durableLocked(r round) bool {
+	l.synced = max(l.synced, r.target)
+	moved := r.end > l.durable
 	if moved {
+		l.durable, l.durablePos, l.durableSum = r.end, r.size, r.sum
 		l.wakeLocked(&l.durMoved)
 	}
-	l.mu.Unlock()
+	l.counts.Syncs++
+	return moved
+}
+
+func (l *Log) afterRound(r round, unpin, moved bool) {
 	if unpin {
-		seg.h.release()
+		r.seg.h.release()
 	}
 	if moved && l.o.Hooks.Durable != nil {
-		l.o.Hooks.Durable(end)
+		l.o.Hooks.Durable(r.end)
 	}
 }
 
@@ -361,14 +455,14 @@ func (l *Log) durableEpochLocked() Epoch {
 	return l.chain.at(l.durable - 1)
 }
 
-func (l *Log) syncActive(seg *segment, s slot, at int64, more bool) error {
-	f, err := seg.h.acquire()
+func (l *Log) syncActive(r round) error {
+	f, err := r.seg.h.acquire()
 	if err != nil {
 		return err
 	}
-	defer seg.h.release()
-	if at > 0 && more {
-		if err := l.writeSlot(f, s, at); err != nil {
+	defer r.seg.h.release()
+	if r.state {
+		if err := l.writeSlot(f, r.slot, r.at); err != nil {
 			return err
 		}
 	}
@@ -385,7 +479,8 @@ func (l *Log) writeSlot(f File, s slot, at int64) error {
 	return err
 }
 
-// takeSync takes the sync token, so that no sync is under way. Requires: gate.
+// takeSync takes the sync token and that of the file, so that no sync is under way.
+// Requires: gate.
 func (l *Log) takeSync() error {
 	for {
 		l.mu.Lock()
@@ -394,8 +489,8 @@ func (l *Log) takeSync() error {
 			l.mu.Unlock()
 			return err
 		}
-		if !l.syncing {
-			l.syncing = true
+		if !l.syncing && !l.filing {
+			l.syncing, l.filing = true, true
 			l.mu.Unlock()
 			return nil
 		}
@@ -407,7 +502,7 @@ func (l *Log) takeSync() error {
 
 func (l *Log) freeSync() {
 	l.mu.Lock()
-	l.syncing = false
+	l.syncing, l.filing = false, false
 	l.wakeLocked(&l.syncDone)
 	l.mu.Unlock()
 }
@@ -542,12 +637,13 @@ func (l *Log) close() error {
 	// A failed log may still have a sync under way.
 	for {
 		l.mu.Lock()
-		if !l.syncing {
+		if !l.syncing && !l.filing {
 			l.closed = true
 			l.wakeLocked(&l.syncDone)
 			pinned := l.pinned
 			l.pinned = false
 			segs := l.segs
+			l.cutTailLocked(l.end)
 			l.mu.Unlock()
 			if pinned {
 				segs[len(segs)-1].h.release()
@@ -562,6 +658,9 @@ func (l *Log) close() error {
 		<-ch
 	}
 	l.unlockGate()
+	if j := l.disk.journal; j != nil {
+		j.abandon(l)
+	}
 	err = errors.Join(err, l.claim.Close())
 	if l.owned {
 		err = errors.Join(err, l.disk.Close())

@@ -142,6 +142,8 @@ type life struct {
 	dead    bool
 	n       int
 	scale   int
+	dir     string
+	disk    *log.Disk // nil: a private one
 
 	looks  *int // counts checks over all runs
 	nested int  // every so many, recovery is interrupted too
@@ -150,14 +152,18 @@ type life struct {
 // options let the script fill several segments at any scale. At 1 all of a segment
 // is in one sector, at 10 a batch may lie over two, at 40 segments grow in steps.
 func (f *life) options(fs log.FS) log.Options {
-	return log.Options{FS: fs, SegmentBytes: int64(f.scale) * 2 << 10}
+	o := log.Options{FS: fs, Disk: f.disk, SegmentBytes: int64(f.scale) * 2 << 10}
+	if f.disk != nil {
+		o.FS = nil
+	}
+	return o
 }
 
 func (f *life) open() {
 	if f.dead {
 		return
 	}
-	l, err := log.Open(context.Background(), "/data/p", f.options(f.fs))
+	l, err := log.Open(context.Background(), f.dir, f.options(f.fs))
 	if err != nil {
 		f.dead = true
 		return
@@ -299,7 +305,7 @@ func (f *life) close() {
 	}
 	if err := f.l.Close(); err == nil && !f.dead {
 		f.w.acked = f.w.written
-		if _, err := f.fs.Stat("/data/p/cordwood.clean"); err == nil { // a full disk may have no room for it
+		if _, err := f.fs.Stat(f.dir + "/cordwood.clean"); err == nil { // a full disk may have no room for it
 			f.w.stated = f.w.written
 		}
 	} else {
@@ -326,7 +332,7 @@ func (f *life) check(after *logtest.FS) {
 			}
 			return nil
 		})
-		l, err := log.Open(context.Background(), "/data/p", f.options(fs))
+		l, err := log.Open(context.Background(), f.dir, f.options(fs))
 		if err == nil {
 			fs.PowerOff()
 			l.Close() //nolint:errcheck // it is dead
@@ -343,7 +349,7 @@ func (f *life) check(after *logtest.FS) {
 func (f *life) verify(after *logtest.FS) {
 	t := f.t
 	t.Helper()
-	l, err := log.Open(context.Background(), "/data/p", f.options(after))
+	l, err := log.Open(context.Background(), f.dir, f.options(after))
 	if err != nil {
 		t.Errorf("open after crash: %v", err)
 		return
@@ -393,7 +399,7 @@ func (f *life) verify(after *logtest.FS) {
 		t.Errorf("close after crash: %v", err)
 		return
 	}
-	l2, err := log.Open(context.Background(), "/data/p", f.options(after))
+	l2, err := log.Open(context.Background(), f.dir, f.options(after))
 	if err != nil {
 		t.Errorf("open after close: %v", err)
 		return
@@ -407,8 +413,13 @@ func (f *life) verify(after *logtest.FS) {
 }
 
 func script(t testing.TB, fs *logtest.FS, scale int) *life {
+	f := &life{t: t, fs: fs, w: newWorld(), scale: scale, dir: "/data/p"}
+	f.script()
+	return f
+}
+
+func (f *life) script() {
 	ctx := context.Background()
-	f := &life{t: t, fs: fs, w: newWorld(), scale: scale}
 	f.open()
 	for i := range 6 {
 		f.append(1 + i%3)
@@ -465,7 +476,6 @@ func script(t testing.TB, fs *logtest.FS, scale int) *life {
 		f.append(2)
 	}
 	f.close()
-	return f
 }
 
 func TestCrashEverywhere(t *testing.T) {

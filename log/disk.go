@@ -17,6 +17,8 @@ const (
 	DefaultOpenFiles     = 4096 // or a quarter of what the process may have open
 	DefaultBlockingCalls = 256
 	DefaultSyncers       = 16
+
+	DefaultJournalBytes int64 = 256 << 20
 )
 
 // DiskOptions configure [NewDisk]. The zero value is safe and bounded.
@@ -43,6 +45,12 @@ type DiskOptions struct {
 	// SyncLater. Range 1 and up, default DefaultSyncers.
 	Syncers int
 
+	// JournalBytes bounds the files of the journal, in the folder cordwood.journal of
+	// Dir, by which small appends of many logs become durable together. They are made
+	// when they are needed and removed by Close. Range 256 KiB and up, default
+	// DefaultJournalBytes; negative for no journal. Without Dir there is none.
+	JournalBytes int64
+
 	// ReserveBytes is the free space below which logs without Options.UseReserve
 	// take no appends that need more room. Default 0.
 	ReserveBytes int64
@@ -64,6 +72,12 @@ func (o DiskOptions) withDefaults() (DiskOptions, error) {
 	number("OpenFiles", &o.OpenFiles, max(1, min(DefaultOpenFiles, int(fileLimit()/4))))
 	number("BlockingCalls", &o.BlockingCalls, DefaultBlockingCalls)
 	number("Syncers", &o.Syncers, DefaultSyncers)
+	if o.JournalBytes == 0 {
+		o.JournalBytes = DefaultJournalBytes
+	}
+	if o.JournalBytes >= 0 && o.JournalBytes < minJournalBytes {
+		errs = append(errs, fmt.Errorf("log: disk options: JournalBytes %d is below %d", o.JournalBytes, minJournalBytes))
+	}
 	if o.ReserveBytes < 0 {
 		errs = append(errs, fmt.Errorf("log: disk options: ReserveBytes %d is negative", o.ReserveBytes))
 	}
@@ -81,6 +95,8 @@ type Disk struct {
 	syncs chan struct{} // and for each sync
 	lock  io.Closer     // of the tree; nil without Dir
 	wg    sync.WaitGroup
+
+	journal *journal // nil without Dir
 
 	mu      sync.Mutex
 	closed  bool
@@ -125,6 +141,10 @@ func NewDisk(o DiskOptions) (*Disk, error) {
 		if err != nil {
 			return nil, err
 		}
+		d.journal, err = openJournal(d, joinPath(o.Dir, journalDirName), o.JournalBytes)
+		if err != nil {
+			return nil, errors.Join(err, d.lock.Close())
+		}
 	}
 	return d, nil
 }
@@ -158,6 +178,9 @@ func (d *Disk) Close() error {
 	var errs []error
 	for _, f := range files {
 		errs = append(errs, f.Close())
+	}
+	if d.journal != nil {
+		errs = append(errs, d.journal.close())
 	}
 	if d.lock != nil {
 		errs = append(errs, d.lock.Close())

@@ -23,10 +23,15 @@ import (
 //	77      8     its offset
 //	85      …     reset only: number of epochs (4), for each epoch (4) and first
 //	              offset (8); then the producers
+//	…       8     generation: counts suffix discards
+//	…       16    journal that may have entries of the log, or zero
+//	…       4     its life
+//
+// Version 1 ends before the generation.
 const (
 	metaName    = "cordwood.meta"
 	metaMagic   = "CWLOGMET"
-	metaVersion = 1
+	metaVersion = 2
 )
 
 type change uint8
@@ -50,6 +55,10 @@ type meta struct {
 	pendingTo  Offset
 	resetChain epochChain
 	resetTable producerTable
+
+	generation  uint64
+	journal     journalID
+	journalLife uint32
 }
 
 func (m *meta) encode() []byte {
@@ -68,6 +77,9 @@ func (m *meta) encode() []byte {
 		b = appendChain(b, m.resetChain)
 		b = m.resetTable.append(b, 0, -1)
 	}
+	b = be.AppendUint64(b, m.generation)
+	b = append(b, m.journal[:]...)
+	b = be.AppendUint32(b, m.journalLife)
 	sealEnvelope(b, metaMagic, metaVersion)
 	return doubled(b)
 }
@@ -88,6 +100,11 @@ func decodeMeta(payload []byte) (meta, error) {
 		m.resetChain = decodeChain(&d)
 		m.resetTable, ok = decodeProducers(&d)
 		ok = ok && m.resetChain.valid(m.pendingTo) && m.resetTable.below(m.pendingTo)
+	}
+	if len(d.b) > 0 {
+		m.generation = d.u64()
+		copy(m.journal[:], d.take(len(m.journal)))
+		m.journalLife = d.u32()
 	}
 	if !ok || !d.done() || m.pending > changeReset || m.start < 0 || m.local < m.start || m.pendingTo < 0 {
 		return meta{}, errDamaged

@@ -121,9 +121,14 @@ func (l *Log) recover(ctx context.Context) error {
 		l.segs = append(l.segs, s)
 	}
 	l.durable = l.segs[0].base
+	l.stated = l.active().base
 	clean, err := l.openClean()
-	if err != nil || clean {
+	if err != nil {
 		return err
+	}
+	if clean {
+		l.forgetJournal()
+		return nil
 	}
 	// A marker that does not agree with the files may still be there. It states a
 	// durable end, so it must go before the first change, as any other.
@@ -133,7 +138,17 @@ func (l *Log) recover(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	return l.openDirty(ctx)
+	if err := l.replayJournal(); err != nil {
+		return err
+	}
+	if err := l.openDirty(ctx); err != nil {
+		return err
+	}
+	if l.stated >= l.journaled {
+		l.forgetJournal()
+	}
+	l.journaled = 0
+	return nil
 }
 
 // commitOpen replaces the meta file during recovery.
@@ -488,6 +503,9 @@ func (l *Log) openDirty(ctx context.Context) error {
 	}
 	if l.end < l.local {
 		r.Corruption = append(r.Corruption, &CorruptionError{Path: l.dir, Offset: l.end, End: l.local, Err: errGap})
+	}
+	if l.unsure {
+		r.Corruption = append(r.Corruption, &CorruptionError{Path: l.dir, Position: l.size, Offset: l.end, Err: errJournalGone})
 	}
 	r.Lossy = len(r.Corruption) > 0
 	l.readOnly = r.Lossy || l.o.ReadOnly

@@ -47,7 +47,7 @@ func (l *Log) rollGated() error {
 	if l.size == 0 {
 		return nil
 	}
-	if _, err := l.syncTo(context.Background(), l.writesNow()); err != nil {
+	if _, err := l.syncFileTo(context.Background(), l.writesNow()); err != nil {
 		return err
 	}
 	if err := l.beginChange(); err != nil {
@@ -84,6 +84,7 @@ func (l *Log) rollGated() error {
 		return l.fail("roll "+seg.h.name, errors.Join(err, nf.Close()))
 	}
 	next.h.adopt(nf)
+	l.forgetJournal()
 	l.mu.Lock()
 	// Readers know base without mu.
 	seg.end, seg.size, seg.maxTimestamp, seg.maxAt, seg.sealedMs = info.end, info.size, info.maxTimestamp, info.maxAt, info.sealedMs
@@ -128,7 +129,9 @@ func (l *Log) freshActiveLocked() {
 	l.x = newIndex()
 	l.alloc, l.allocBefore, l.growth = 0, 0, 0
 	l.durable, l.durablePos, l.durableSum = l.end, 0, 0
-	l.synced = l.writes
+	l.synced, l.filed = l.writes, l.writes
+	l.stated = l.end
+	l.cutTailLocked(l.end)
 }
 
 func (l *Log) createNext(temp string) (File, error) {
@@ -208,7 +211,7 @@ func (l *Log) writeCheckpoint() error {
 
 // closeClean makes all durable and leaves the marker. Requires: gate.
 func (l *Log) closeClean() error {
-	if _, err := l.syncTo(context.Background(), l.writesNow()); err != nil {
+	if _, err := l.syncFileTo(context.Background(), l.writesNow()); err != nil {
 		return err
 	}
 	if l.readOnly || !l.changed && l.recovery.Clean {
@@ -264,6 +267,7 @@ func (l *Log) closeClean() error {
 		}
 		return l.fail("close "+l.dir, err)
 	}
+	l.forgetJournal()
 	return nil
 }
 

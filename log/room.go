@@ -16,7 +16,7 @@ func (l *Log) makeRoom(f File, need int64) error {
 			break
 		}
 		if pending {
-			if _, err := l.syncTo(context.Background(), l.writesNow()); err != nil {
+			if _, err := l.syncFileTo(context.Background(), l.writesNow()); err != nil {
 				return err
 			}
 			continue
@@ -90,8 +90,10 @@ func (l *Log) grow(f File, need int64) error {
 	l.mu.Lock()
 	l.allocBefore, l.alloc = l.alloc, to
 	l.writes++
+	soon := false
 	if l.size > 0 {
 		l.growth = l.writes
+		soon = l.marked
 	}
 	keep := l.pinLocked()
 	l.mu.Unlock()
@@ -100,6 +102,9 @@ func (l *Log) grow(f File, need int64) error {
 		if _, err := l.active().h.acquire(); err != nil {
 			return l.fail("open "+name, err)
 		}
+	}
+	if soon {
+		l.disk.journal.flushSoon(l)
 	}
 	return nil
 }
@@ -139,8 +144,10 @@ func (l *Log) rollBack(f File) error {
 	}
 	l.mu.Lock()
 	l.alloc, l.growth = 0, 0
-	l.synced = l.writes
+	l.synced, l.filed = l.writes, l.writes
 	l.durable, l.durablePos, l.durableSum = l.end, l.size, l.x.headerSum
+	l.stated = l.active().base
+	l.cutTailLocked(l.end)
 	unpin := l.pinned
 	l.pinned = false
 	l.wakeLocked(&l.durMoved)
@@ -155,6 +162,12 @@ func (l *Log) rollBack(f File) error {
 func (l *Log) beginChange() error {
 	if l.changed {
 		return nil
+	}
+	if err := l.unmarkJournal(); err != nil {
+		if full(err) {
+			return fmt.Errorf("%w: %w", ErrDiskFull, err)
+		}
+		return l.fail("replace "+metaName+" in "+l.dir, err)
 	}
 	name := joinPath(l.dir, cleanName)
 	if err := l.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {

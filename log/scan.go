@@ -186,6 +186,14 @@ func (l *Log) openActive(floor Offset) error {
 			}
 		}
 	}
+	l.stated = max(l.stated, r.durable)
+	if e := &l.lastEntry; e.end > r.durable {
+		r.durable, r.durablePos, r.sum, r.checkSum, r.epoch = e.end, e.position+int64(e.size), e.headers, true, e.epoch
+		s.firstAppendMs = e.firstAppendMs
+	}
+	if l.journaled > r.durable {
+		r.durable, r.durablePos, r.checkSum, r.epoch = l.journaled, -1, false, -1
+	}
 	if err := l.scan(&r); err != nil {
 		return err
 	}
@@ -199,8 +207,11 @@ func (l *Log) openActive(floor Offset) error {
 	if l.firstMs == 0 && l.size > 0 {
 		l.firstMs = nowMs()
 	}
-	if len(seg.damage) > 0 {
+	if len(seg.damage) > 0 || l.unsure {
 		l.durable, l.durablePos = l.end, l.size
+		if l.journaled > 0 {
+			return l.keepFloor()
+		}
 		return nil // read-only: nothing is touched
 	}
 	if l.o.ReadOnly {
@@ -223,7 +234,7 @@ func (l *Log) openActive(floor Offset) error {
 			return err
 		}
 	}
-	if _, err := l.syncTo(context.Background(), l.writes); err != nil {
+	if _, err := l.syncFileTo(context.Background(), l.writes); err != nil {
 		return err
 	}
 	l.counts = Stats{}
@@ -240,7 +251,12 @@ func (l *Log) keepFloor() error {
 		return nil
 	}
 	m.floorBase, m.floor = base, floor
-	if err := l.commitOpen(m); err != nil && !full(err) {
+	err := l.commitOpen(m)
+	if err == nil {
+		l.stated = max(l.stated, floor)
+		return nil
+	}
+	if !full(err) {
 		return fmt.Errorf("replace %s in %s: %w", metaName, l.dir, err)
 	}
 	return nil

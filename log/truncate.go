@@ -107,7 +107,7 @@ func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 		return l.end, l.truncateChain()
 	}
 	off = min(off, l.end)
-	if off >= l.end {
+	if off >= l.end && !l.unsure {
 		return l.end, nil
 	}
 	if err := l.takeSync(); err != nil {
@@ -147,10 +147,15 @@ func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 		return l.end, nil
 	}
 
-	m := l.meta
+	m := l.nextGeneration()
 	m.pending, m.pendingTo = changeTruncate, r.end
 	m.floorBase, m.floor = seg.base, min(r.end, max(l.durable, seg.base))
 	if atomic {
+		// Entries in the journal do not count any more then, so what stays must do
+		// without.
+		if err := l.syncHeld(); err != nil {
+			return 0, err
+		}
 		if err := l.commit(m); err != nil {
 			return 0, err
 		}
@@ -172,7 +177,11 @@ func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 		l.firstMs = nowMs()
 	}
 	l.ended.cut(r.end)
+	if !atomic {
+		l.stated = active.base
+	}
 	l.cutLocked(r.end)
+	l.unsure = false
 	l.readOnly = l.damagedLocked()
 	unpin := l.pinned
 	l.pinned = false
@@ -194,7 +203,18 @@ func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 	if err := l.conclude("truncate", m); err != nil {
 		return 0, err
 	}
+	l.forgetJournal()
 	return r.end, nil
+}
+
+// nextGeneration returns the meta file after a suffix discard. Requires: gate.
+func (l *Log) nextGeneration() meta {
+	m := l.meta
+	m.generation++
+	if !l.marked {
+		m.journal, m.journalLife = journalID{}, 0
+	}
+	return m
 }
 
 // damagedLocked reports whether a part of the log can't be read.
@@ -206,7 +226,7 @@ func (l *Log) damagedIn(segs []*segment) bool {
 			return true
 		}
 	}
-	return segs[0].base > l.local || l.end < l.local
+	return l.unsure || segs[0].base > l.local || l.end < l.local
 }
 
 // finishTruncation cuts the file and removes what lies behind it, last first. It
