@@ -57,6 +57,7 @@
 //     producers as of an offset, with five batches for each producer.
 //   - cordwood.meta: identity, log start, local start, and the change under way;
 //     cordwood.clean: the marker of a clean close; cordwood.lock.
+//   - cordwood.journal, in the Dir of a [Disk]: the journal of the logs below it.
 //   - NNN.POSITION.cut: a copy of a torn tail, or of damage that was repaired. The
 //     four newest are kept.
 //
@@ -82,12 +83,15 @@
 // file that grows past its slots faster than it is synced. A call that does a file
 // operation itself looks at its ctx only before and after it.
 //
-// Goroutines run only while SyncLater callbacks wait or files beside a sealed
-// segment are to be synced; they belong to the [Disk] and are joined by Close.
+// Goroutines run only while SyncLater callbacks wait, files beside a sealed segment
+// are to be synced, or the journal needs segments synced; they belong to the [Disk]
+// and are joined by Close.
 //
 // # Limits
 //
-// Each log syncs its own file: there is no common journal for many small logs.
+// The entries of a journal that is lost can't be had back: a log that may have had
+// some there, and was not closed in order, opens read-only ([Recovery].Lossy) until
+// TruncateTo accepts its end or Reset replaces it.
 // Damage is found when it is read, by recovery, a Read or [Log.Verify].
 //
 // # Kafka's directories

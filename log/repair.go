@@ -516,7 +516,9 @@ func (r *repairer) swap(v view, name string, c *check, seal sealFile, alloc int6
 		l.size, l.x = size, x
 		l.alloc, l.allocBefore, l.growth = alloc, 0, 0
 		l.durable, l.durablePos, l.durableSum = l.end, size, x.headerSum
-		l.synced = l.writes
+		l.synced, l.filed = l.writes, l.writes
+		l.stated = l.end // by the slots of the new file
+		l.cutTailLocked(l.end)
 	}
 	if lifted {
 		l.readOnly = false
@@ -527,6 +529,9 @@ func (r *repairer) swap(v view, name string, c *check, seal sealFile, alloc int6
 		}
 	}
 	l.mu.Unlock()
+	if !v.sealed {
+		l.forgetJournal()
+	}
 	v.seg.h.drop()
 	if v.sealed && (seal.headers == nil || c.badIndex || c.badTimes || c.entries == nil || c.times == nil) {
 		l.remakeHelpers(next, &scan{x: c.x}, false)

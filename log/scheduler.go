@@ -161,7 +161,7 @@ func (l *Log) markJournal() error {
 // unmarkJournal takes the name of another journal, whose entries the log does not
 // need any more, out of the meta file. Requires: gate.
 func (l *Log) unmarkJournal() error {
-	if l.meta.journal == (journalID{}) {
+	if l.meta.journal == (journalID{}) || l.unsure {
 		return nil
 	}
 	if j := l.disk.journal; j != nil {
