@@ -354,6 +354,11 @@ func (j *journal) misses(id journalID, life uint32) bool {
 // It can be done again. Batches that are whole stay as they are.
 func (l *Log) replayJournal() error {
 	j := l.disk.journal
+	if l.o.ReadOnly {
+		// What it may hold is not looked at.
+		l.unsure = l.meta.journal != (journalID{})
+		return nil
+	}
 	var refs []journalRef
 	if j != nil {
 		var err error

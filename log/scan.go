@@ -207,7 +207,7 @@ func (l *Log) openActive(floor Offset) error {
 	if l.firstMs == 0 && l.size > 0 {
 		l.firstMs = nowMs()
 	}
-	if len(seg.damage) > 0 || l.unsure {
+	if len(seg.damage) > 0 || l.unsure && !l.o.ReadOnly {
 		l.durable, l.durablePos = l.end, l.size
 		if l.journaled > 0 {
 			return l.keepFloor()

@@ -208,7 +208,7 @@ func (l *Log) syncHeld() error {
 // forgetJournal says that no entry of the log counts any more: its meta file has
 // another generation, or everything is durable and stated elsewhere.
 func (l *Log) forgetJournal() {
-	if j := l.disk.journal; j != nil {
+	if j := l.disk.journal; j != nil && !l.o.ReadOnly {
 		l.mu.Lock()
 		l.journaled = 0
 		l.mu.Unlock()
