@@ -101,61 +101,63 @@ func (l *scriptLog) check(t testing.TB, im *metadata.Image) {
 // The power goes at every operation of a voter's disk that changes it. What was
 // acknowledged is there afterwards, and the voter goes on.
 func TestCrashSingleVoter(t *testing.T) {
-	logtest.EachCrash(t, func(fs *logtest.FS) func(*logtest.FS) {
-		o := options(fs, metadata.ID{1}, metadata.ID{2})
-		o.SystemReplication = 1
-		o.LogBytes = 500 // so that the log is cut on the way
-		var l scriptLog
-		for life := range 2 { // the second one replays, flushes and compacts what the first one wrote
-			s, err := metadata.Open(context.Background(), o)
-			if err != nil {
-				if !fs.Crashed() {
-					t.Errorf("open: %v", err)
+	synctest.Test(t, func(t *testing.T) {
+		logtest.EachCrash(t, func(fs *logtest.FS) func(*logtest.FS) {
+			o := options(fs, metadata.ID{1}, metadata.ID{2})
+			o.SystemReplication = 1
+			o.LogBytes = 500 // so that the log is cut on the way
+			var l scriptLog
+			for life := range 2 { // the second one replays, flushes and compacts what the first one wrote
+				s, err := metadata.Open(context.Background(), o)
+				if err != nil {
+					if !fs.Crashed() {
+						t.Errorf("open: %v", err)
+					}
+					break
 				}
-				break
-			}
-			s.Campaign()
-			if err = script(context.Background(), s, &l); err != nil && !fs.Crashed() {
-				t.Errorf("script: %v", err)
-			}
-			if err == nil && life > 0 && s.Status().First < 3 {
-				t.Errorf("the log was never cut: %+v", s.Status())
-			}
-			if err := s.Close(); err != nil && !fs.Crashed() {
-				t.Errorf("close: %v", err)
-			}
-			if err != nil {
-				break
-			}
-		}
-		return func(after *logtest.FS) {
-			o.FS = after
-			s, err := metadata.Open(context.Background(), o)
-			if err != nil {
-				t.Errorf("open after the crash: %v", err)
-				return
-			}
-			defer s.Close()
-			s.Campaign()
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-			defer cancel()
-			// A registration shows that the voter leads and has applied all it has.
-			epoch, err := s.Register(ctx, metadata.Registration{ID: 1, Directory: metadata.ID{9}, Incarnation: metadata.NewID(), HostsReplicas: true})
-			if err != nil {
-				t.Errorf("register after the crash: %v", err)
-				return
-			}
-			for _, e := range l.epochs {
-				if e >= epoch {
-					t.Errorf("epoch %d is given again or undercut by %d", e, epoch)
+				s.Campaign()
+				if err = script(context.Background(), s, &l); err != nil && !fs.Crashed() {
+					t.Errorf("script: %v", err)
+				}
+				if err == nil && life > 0 && s.Status().First < 3 {
+					t.Errorf("the log was never cut: %+v", s.Status())
+				}
+				if err := s.Close(); err != nil && !fs.Crashed() {
+					t.Errorf("close: %v", err)
+				}
+				if err != nil {
+					break
 				}
 			}
-			l.check(t, s.Image())
-			b, err := s.AllocateProducerIDs(ctx, 1, epoch)
-			if err != nil || b.First < l.next {
-				t.Errorf("producer ids from %d, %d are used (%v)", b.First, l.next, err)
+			return func(after *logtest.FS) {
+				o.FS = after
+				s, err := metadata.Open(context.Background(), o)
+				if err != nil {
+					t.Errorf("open after the crash: %v", err)
+					return
+				}
+				defer s.Close()
+				s.Campaign()
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				// A registration shows that the voter leads and has applied all it has.
+				epoch, err := s.Register(ctx, metadata.Registration{ID: 1, Directory: metadata.ID{9}, Incarnation: metadata.NewID(), HostsReplicas: true})
+				if err != nil {
+					t.Errorf("register after the crash: %v", err)
+					return
+				}
+				for _, e := range l.epochs {
+					if e >= epoch {
+						t.Errorf("epoch %d is given again or undercut by %d", e, epoch)
+					}
+				}
+				l.check(t, s.Image())
+				b, err := s.AllocateProducerIDs(ctx, 1, epoch)
+				if err != nil || b.First < l.next {
+					t.Errorf("producer ids from %d, %d are used (%v)", b.First, l.next, err)
+				}
 			}
-		}
+		})
 	})
 }
 
