@@ -166,7 +166,12 @@ func (r *repairer) segment(v view, readOnly, uncertain bool) error {
 	}
 
 	name := v.seg.h.name + sideTempSuffix
-	defer l.fs.Remove(name) //nolint:errcheck // gone if all went well; else the next Open removes it
+	swapped := false
+	defer func() {
+		if !swapped {
+			l.fs.Remove(name) //nolint:errcheck // the next Open removes what is left
+		}
+	}()
 	next, err := r.build(f, v, bad, name)
 	if err != nil {
 		return r.moved(v, err)
@@ -204,6 +209,7 @@ func (r *repairer) segment(v view, readOnly, uncertain bool) error {
 	if err := r.swap(v, name, &now, seal, alloc); err != nil {
 		return err
 	}
+	swapped = true
 	for _, d := range bad {
 		r.done.Damage = append(r.done.Damage, v.seg.corruption(d).(*CorruptionError))
 	}

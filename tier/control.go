@@ -110,11 +110,10 @@ func (p *Partition) local(lead *leadership, next *wish) error {
 			break
 		}
 		if !keepsNothing(o) {
-			tooMany := o.LocalRetentionBytes > 0 && total-s.Bytes >= o.LocalRetentionBytes
-			tooOld := o.LocalRetentionAge > 0 && now.Sub(s.SealedAt) >= o.LocalRetentionAge
-			if !tooMany && !tooOld {
-				if o.LocalRetentionAge > 0 {
-					next.add(s.SealedAt.Add(o.LocalRetentionAge))
+			cause, at := log.Retention{Bytes: o.LocalRetentionBytes, Age: o.LocalRetentionAge}.Expires(s, total, now)
+			if cause == log.RetentionNone {
+				if !at.IsZero() {
+					next.add(at)
 				}
 				break
 			}
@@ -234,18 +233,20 @@ func (p *Partition) retention(lead *leadership, next *wish) error {
 	}
 	var cause Cause
 	// one looks at the oldest unit that is left and says whether it goes.
+	rules := log.Retention{Bytes: max(o.RetentionBytes, 0), Age: max(o.RetentionAge, 0)}
 	one := func(end log.Offset, bytes int64, sealed time.Time) bool {
 		if end > hw {
 			return false
 		}
-		switch {
-		case o.RetentionBytes > 0 && total-bytes >= o.RetentionBytes:
+		rule, at := rules.Expires(log.Segment{End: end, Bytes: bytes, SealedAt: sealed, Sealed: true}, total, now)
+		switch rule {
+		case log.RetentionBytes:
 			cause = Cause{Kind: CauseBytes, Bytes: o.RetentionBytes, Note: o.Note}
-		case o.RetentionAge > 0 && now.Sub(sealed) >= o.RetentionAge:
+		case log.RetentionAge:
 			cause = Cause{Kind: CauseAge, Age: o.RetentionAge.Truncate(time.Millisecond), Note: o.Note}
 		default:
-			if o.RetentionAge > 0 {
-				next.add(sealed.Add(o.RetentionAge))
+			if !at.IsZero() {
+				next.add(at)
 			}
 			return false
 		}
