@@ -13,6 +13,9 @@ func (l *Log) offsetForTime(ctx context.Context, t time.Time) (Offset, bool, err
 	}
 	from := Offset(0)
 	for {
+		if ctx.Err() != nil {
+			return 0, false, context.Cause(ctx)
+		}
 		l.mu.Lock()
 		if l.closing {
 			l.mu.Unlock()
@@ -35,28 +38,45 @@ func (l *Log) offsetForTime(ctx context.Context, t time.Time) (Offset, bool, err
 		if !found {
 			return 0, false, nil
 		}
-		at, err := l.timeStart(v, ms)
+		off, ok, err := l.timeIn(ctx, v, from, ms)
+		l.mu.Lock()
+		moved := l.gen != v.gen && l.cutSinceLocked(v.gen) < v.end || l.local > from && (err != nil || ok && off < l.local)
+		l.mu.Unlock()
+		switch {
+		case moved:
+			from = 0 // cut or deleted meanwhile: what is there now is what counts
+		case err != nil || ok:
+			return off, ok, err
+		default:
+			from = v.end
+		}
+	}
+}
+
+// timeIn returns the first record of one segment, at or after from, whose time is at
+// least ms.
+func (l *Log) timeIn(ctx context.Context, v view, from Offset, ms int64) (Offset, bool, error) {
+	at, err := l.timeStart(v, ms)
+	if err != nil {
+		return 0, false, err
+	}
+	for at = max(at, from); at < v.end; {
+		s, err := l.read(ctx, at, recordsBytes, bounds{below: maxOffset})
 		if err != nil {
 			return 0, false, err
 		}
-		for at = max(at, from); at < v.end; {
-			s, err := l.read(ctx, at, recordsBytes, bounds{below: maxOffset})
-			if err != nil {
-				return 0, false, err
-			}
-			off, ok, err := firstAt(s, from, ms)
-			at = s.End()
-			empty := s.Len() == 0
-			s.Release()
-			if err != nil || ok {
-				return off, ok, err
-			}
-			if empty {
-				break
-			}
+		off, ok, err := firstAt(s, from, ms)
+		at = s.End()
+		empty := s.Len() == 0
+		s.Release()
+		if err != nil || ok {
+			return off, ok, err
 		}
-		from = v.end
+		if empty {
+			break
+		}
 	}
+	return 0, false, nil
 }
 
 // timeStart returns an offset below which no record of the segment has time ms or
