@@ -29,6 +29,7 @@ type kafkaListing struct {
 	committed          []log.Offset
 	times              [][2]int64 // time, offset
 	batches            []map[string]string
+	aborted            []log.AbortedTxn      // of its transaction indexes
 	markers            map[log.Offset]string // type by offset of a control batch
 	chain              []log.EpochStart
 	topic              string
@@ -61,10 +62,10 @@ func lines(t *testing.T, name string) []string {
 	return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
 }
 
-func readKafkaListing(t *testing.T, variant, topic string) *kafkaListing {
+// readKafkaListing reads base.txt, base.dump, and the text files of a directory.
+func readKafkaListing(t *testing.T, base, dir string) *kafkaListing {
 	t.Helper()
 	k := &kafkaListing{records: make(map[log.Offset]string), markers: make(map[log.Offset]string)}
-	base := filepath.Join("testdata", "kafka", "broker", variant, topic)
 	for _, line := range lines(t, base+".txt") {
 		w := strings.Split(line, " ")
 		o := log.Offset(number(t, w[1]))
@@ -86,7 +87,7 @@ func readKafkaListing(t *testing.T, variant, topic string) *kafkaListing {
 		}
 	}
 	for _, line := range lines(t, base+".dump") {
-		if !strings.HasPrefix(line, "baseOffset:") && !strings.HasPrefix(line, "|") {
+		if !strings.HasPrefix(line, "baseOffset:") && !strings.HasPrefix(line, "|") && !strings.Contains(line, "lastStableOffset:") {
 			continue
 		}
 		fields := make(map[string]string)
@@ -99,12 +100,20 @@ func readKafkaListing(t *testing.T, variant, topic string) *kafkaListing {
 		if m, ok := fields["endTxnMarker"]; ok {
 			k.markers[log.Offset(number(t, fields["offset"]))] = strings.ToLower(m)
 		}
+		if _, ok := fields["LeaderChange"]; ok {
+			k.markers[log.Offset(number(t, fields["offset"]))] = "leader change"
+		}
+		if s, ok := fields["lastStableOffset"]; ok {
+			k.aborted = append(k.aborted, log.AbortedTxn{
+				Producer: number(t, fields["producerId"]), First: log.Offset(number(t, fields["firstOffset"])),
+				Last: log.Offset(number(t, fields["lastOffset"])), LastStable: log.Offset(number(t, s)),
+			})
+		}
 		if _, ok := fields["baseOffset"]; ok {
 			k.batches = append(k.batches, fields)
 			k.bytes += number(t, fields["size"])
 		}
 	}
-	dir := base + "-0"
 	epochs := lines(t, filepath.Join(dir, "leader-epoch-checkpoint"))
 	for _, line := range epochs[2:] {
 		e, o, _ := strings.Cut(line, " ")
@@ -156,7 +165,11 @@ func shown(r log.Record, epoch log.Epoch) string {
 		sum := sha256.Sum256(r.Value)
 		value = "x" + hex.EncodeToString(sum[:8])
 	}
-	w := []string{strconv.Itoa(int(epoch)), strconv.FormatInt(r.Timestamp.UnixMilli(), 10), show(r.Key), value}
+	ms := record.NoTimestamp
+	if !r.Timestamp.IsZero() {
+		ms = r.Timestamp.UnixMilli()
+	}
+	w := []string{strconv.Itoa(int(epoch)), strconv.FormatInt(ms, 10), show(r.Key), value}
 	for _, h := range r.Headers {
 		w = append(w, show([]byte(h.Key))+"="+show(h.Value))
 	}
@@ -277,6 +290,8 @@ func (k *kafkaListing) check(t *testing.T, l *log.Log, stable log.Offset) {
 		}
 	}
 
+	k.checkTransactions(t, l)
+
 	// Kafka counts transaction markers in a search by time; we don't.
 	for _, q := range k.times {
 		want := log.Offset(q[1])
@@ -307,7 +322,11 @@ func (k *kafkaListing) check(t *testing.T, l *log.Log, stable log.Offset) {
 			t.Errorf("EndOffset(%d) = %d, %d; Kafka says %d, %d", e, epoch, end, wantEpoch, wantEnd)
 		}
 	}
-	if last := k.chain[len(k.chain)-1].Epoch; l.LastEpoch() != last {
+	last := log.Epoch(-1)
+	if n := len(k.chain); n > 0 {
+		last = k.chain[n-1].Epoch
+	}
+	if l.LastEpoch() != last {
 		t.Errorf("last epoch %d, Kafka says %d", l.LastEpoch(), last)
 	}
 	var bytes int64
@@ -320,6 +339,69 @@ func (k *kafkaListing) check(t *testing.T, l *log.Log, stable log.Offset) {
 	if bytes != k.bytes {
 		t.Errorf("segments have %d bytes, Kafka's %d", bytes, k.bytes)
 	}
+}
+
+// checkTransactions compares what is aborted with Kafka's index, and what is left
+// with what its consumer reads of committed records.
+func (k *kafkaListing) checkTransactions(t *testing.T, l *log.Log) {
+	t.Helper()
+	ctx := t.Context()
+	aborted, err := l.AbortedTransactions(ctx, l.LocalStart(), k.end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byMarker := slices.SortedFunc(slices.Values(aborted), func(a, b log.AbortedTxn) int { return int(a.Last - b.Last) })
+	// Compaction removes aborted records, which then needn't be left out.
+	if !slices.Equal(byMarker, k.aborted) && len(k.records) > 0 && !k.gaps() {
+		t.Errorf("aborted %v, Kafka has %v", byMarker, k.aborted)
+	}
+	var got []log.Offset
+	for at := k.start; at < k.stable; {
+		s, err := l.Read(ctx, at, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		aborted, err := l.AbortedTransactions(ctx, at, min(s.End(), k.stable))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for b, err := range s.Batches() {
+			if err != nil {
+				t.Fatal(err)
+			}
+			void := slices.ContainsFunc(aborted, func(a log.AbortedTxn) bool {
+				return a.Producer == b.ProducerID() && a.First <= b.BaseOffset() && b.BaseOffset() <= a.Last
+			})
+			if b.IsControl() || b.IsTransactional() && void {
+				continue
+			}
+			for r, err := range b.Records() {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.Offset >= k.start && r.Offset < k.stable {
+					got = append(got, r.Offset)
+				}
+			}
+		}
+		at = s.End()
+	}
+	if !slices.Equal(got, k.committed) {
+		t.Errorf("committed records %v, Kafka's consumer has %v", got, k.committed)
+	}
+}
+
+// gaps reports whether offsets are missing between batches.
+func (k *kafkaListing) gaps() bool {
+	next := ""
+	for _, b := range k.batches {
+		if next != "" && b["baseOffset"] != next {
+			return true
+		}
+		last, _ := strconv.Atoi(b["lastOffset"])
+		next = strconv.Itoa(last + 1)
+	}
+	return false
 }
 
 // frozenFS fails the test when something would be changed.
@@ -400,9 +482,10 @@ func TestKafkaDirectories(t *testing.T) {
 	for _, variant := range []string{"killed", "clean"} {
 		for _, topic := range kafkaTopics {
 			t.Run(variant+"/"+topic, func(t *testing.T) {
-				k := readKafkaListing(t, variant, topic)
+				base := filepath.Join("testdata", "kafka", "broker", variant, topic)
+				k := readKafkaListing(t, base, base+"-0")
 				dir := filepath.Join(t.TempDir(), topic+"-0")
-				if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "kafka", "broker", variant, topic+"-0"))); err != nil {
+				if err := os.CopyFS(dir, os.DirFS(base+"-0")); err != nil {
 					t.Fatal(err)
 				}
 				before := content(t, dir)

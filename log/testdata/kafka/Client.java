@@ -1,6 +1,7 @@
 import java.io.File;
 import java.io.PrintWriter;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
 import java.security.MessageDigest;
 import java.time.Duration;
 import java.util.*;
@@ -12,11 +13,16 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.*;
+import org.apache.kafka.storage.internals.checkpoint.LeaderEpochCheckpointFile;
+import org.apache.kafka.storage.internals.checkpoint.PartitionMetadata;
+import org.apache.kafka.storage.internals.checkpoint.PartitionMetadataFile;
+import org.apache.kafka.storage.internals.log.EpochEntry;
+import org.apache.kafka.storage.internals.log.LogDirFailureChannel;
 
 /**
  * Drives a broker with Kafka's own client: fills topics, and lists what they hold.
  *
- *   java -cp 'JARS/*' Client.java BOOTSTRAP fill|again PHASE|list FOLDER TOPIC...
+ *   java -cp 'JARS/*' Client.java BOOTSTRAP fill|again PHASE|create TOPIC...|list FOLDER TOPIC...|files FOLDER
  *
  * All times of producers are fixed. Where a segment is to end they step by an hour:
  * with segment.ms below that, the broker rolls by record time. Transaction markers
@@ -31,6 +37,12 @@ public class Client {
         switch (args[1]) {
             case "fill" -> fill();
             case "again" -> again(Integer.parseInt(args[2]));
+            case "create" -> {
+                try (Admin a = admin()) {
+                    for (int i = 2; i < args.length; i++) create(a, args[i], "segment.ms", "604800000", "segment.index.bytes", "1048576", "index.interval.bytes", "4096");
+                }
+            }
+            case "files" -> files(new File(args[2]));
             case "list" -> list(new File(args[2]), Arrays.copyOfRange(args, 3, args.length));
             default -> throw new IllegalArgumentException(args[1]);
         }
@@ -245,6 +257,31 @@ public class Client {
         return new KafkaConsumer<>(p);
     }
 
+    /** Reads and writes the text files of each directory with the broker's own code. */
+    static void files(File folder) throws Exception {
+        File[] dirs = folder.listFiles();
+        Arrays.sort(dirs);
+        for (File dir : dirs) {
+            LogDirFailureChannel failures = new LogDirFailureChannel(1);
+            File epochs = new File(dir, "leader-epoch-checkpoint"), again = File.createTempFile("epochs", "");
+            List<EpochEntry> entries = new LeaderEpochCheckpointFile(epochs, failures).read();
+            new LeaderEpochCheckpointFile(again, failures).write(entries);
+            System.out.printf("%s/%s: %s, written again it is %s\n", dir.getName(), epochs.getName(), entries, compare(epochs, again));
+            File metadata = new File(dir, "partition.metadata");
+            PartitionMetadata m = new PartitionMetadataFile(metadata, failures).read();
+            again.delete();
+            PartitionMetadataFile f = new PartitionMetadataFile(again, failures);
+            f.record(m.topicId());
+            f.maybeFlush();
+            System.out.printf("%s/%s: version %d, topic %s, written again it is %s\n", dir.getName(), metadata.getName(), m.version(), m.topicId(), compare(metadata, again));
+            again.delete();
+        }
+    }
+
+    static String compare(File a, File b) throws Exception {
+        return Arrays.equals(Files.readAllBytes(a.toPath()), Files.readAllBytes(b.toPath())) ? "the same" : "DIFFERENT: it differs";
+    }
+
     static String hex(byte[] v) { return v == null ? "null" : "x" + HexFormat.of().formatHex(v); }
 
     static String digest(byte[] v) throws Exception {
@@ -282,7 +319,9 @@ public class Client {
                 while (committed.position(tp) < stable) {
                     for (ConsumerRecord<byte[], byte[]> r : committed.poll(Duration.ofMillis(200))) out.printf("committed %d\n", r.offset());
                 }
-                for (long t : times) {
+                int n = 0, step = 1 + times.size() / 100;
+                for (long t : times.tailSet(0L)) {
+                    if (n++ % step != 0) continue;
                     OffsetAndTimestamp o = c.offsetsForTimes(Map.of(tp, t)).get(tp);
                     out.printf("time %d %d\n", t, o == null ? -1 : o.offset());
                 }
