@@ -463,9 +463,10 @@ func refused(t *testing.T, l *log.Log) {
 	_, replicatedErr := l.AppendReplicated(b.Bytes())
 	_, truncateErr := l.TruncateTo(ctx, l.LocalStart())
 	_, agedErr := l.RollAged(ctx)
+	_, repairErr := l.Repair(ctx, 0, l.End(), nil)
 	for i, err := range []error{
 		appendErr, recordsErr, writeErr, controlErr, replicatedErr, truncateErr, agedErr,
-		l.TrimTo(ctx, l.End()), l.DropLocal(ctx, l.End()), l.Reset(ctx, 5, nil, nil), l.Roll(ctx),
+		l.TrimTo(ctx, l.End()), l.DropLocal(ctx, l.End()), l.Reset(ctx, 5, nil, nil), l.Roll(ctx), repairErr,
 	} {
 		if !errors.Is(err, log.ErrOpenedReadOnly) {
 			t.Errorf("change %d: %v", i, err)
