@@ -32,16 +32,17 @@ func benchBalance() ([]Row, error) {
 
 var balanceEpoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// balanceEvents measures the cost of one event of a pool. Raw is two atomic additions: the least that any account of a
-// queue costs.
+// balanceEvents measures the cost of one event of a pool in processor time, and beside it in elapsed time, the inverse of the rate of all
+// goroutines: on a shared machine that says more about the neighbours. Raw is two atomic additions: the least that any account of a queue
+// costs.
 func balanceEvents() ([]Row, error) {
 	var rows []Row
 	for _, cores := range []int{1, runtime.GOMAXPROCS(0)} {
-		var ours, raw []float64
-		for range 7 {
+		var ours, raw, elapsed []float64
+		for range 15 {
 			p := &balance.Pool{Servers: 8}
 			const n = 300_000
-			ours = append(ours, perEvent(cores, 3*n, func() {
+			processor, wall, err := perEvent(cores, 3*n, func() {
 				now := time.Now()
 				for range n {
 					now = now.Add(time.Microsecond)
@@ -49,18 +50,27 @@ func balanceEvents() ([]Row, error) {
 					t.Start(now)
 					t.Done(now)
 				}
-			}))
+			})
+			if err != nil {
+				return nil, err
+			}
+			ours, elapsed = append(ours, processor), append(elapsed, wall)
 			var count, sum atomic.Int64
-			raw = append(raw, perEvent(cores, 3*n, func() {
+			if processor, _, err = perEvent(cores, 3*n, func() {
 				for i := range 3 * n {
 					count.Add(1)
 					sum.Add(int64(i))
 				}
-			}))
+			}); err != nil {
+				return nil, err
+			}
+			raw = append(raw, processor)
 		}
 		mid, spread := median(ours)
 		bare, _ := median(raw)
 		rows = append(rows, Row{Figure: fmt.Sprintf("pool event cores=%d", cores), Unit: "ns", Ours: mid, Raw: bare, Ratio: mid / bare, Spread: spread})
+		mid, spread = median(elapsed)
+		rows = append(rows, Row{Figure: fmt.Sprintf("pool event cores=%d/elapsed", cores), Unit: "ns", Ours: mid, Spread: spread})
 	}
 	p := &balance.Pool{Servers: 8}
 	now := time.Now()
@@ -85,16 +95,23 @@ func processSeconds() (float64, error) {
 	return d.Seconds(), err
 }
 
-// perEvent runs f on cores goroutines and returns nanoseconds of time for each of n events of one goroutine, divided by the
-// goroutines: the inverse of the rate of all.
-func perEvent(cores, n int, f func()) float64 {
+// perEvent runs f on cores goroutines, each with n events, and returns nanoseconds an event: of processor time, and of elapsed time over all
+// goroutines.
+func perEvent(cores, n int, f func()) (processor, elapsed float64, err error) {
+	busy, err := processorTime()
+	if err != nil {
+		return 0, 0, err
+	}
 	var wg sync.WaitGroup
 	start := time.Now()
 	for range cores {
 		wg.Go(f)
 	}
 	wg.Wait()
-	return float64(time.Since(start).Nanoseconds()) / float64(n) / float64(cores)
+	took := time.Since(start)
+	end, err := processorTime()
+	events := float64(n * cores)
+	return float64((end - busy).Nanoseconds()) / events, float64(took.Nanoseconds()) / events, err
 }
 
 // balanceLoad measures the error of the load estimate over simulated queues, in virtual time.
