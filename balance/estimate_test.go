@@ -186,6 +186,9 @@ func TestHandOver(t *testing.T) {
 			}
 		}
 	})
+	for _, both := range [][2]float64{{.6, .2}, {.2, .6}, {1.5, 0}} {
+		near(t, "the larger of both", balance.HandOver(both[0], both[1]).Overall, min(max(both[0], both[1]), 1), 0)
+	}
 	if l := balance.HandOver(math.NaN(), math.NaN()).Overall; l != 0 {
 		t.Errorf("NaN gives %v", l)
 	}

@@ -114,6 +114,13 @@ func TestFitCosts(t *testing.T) {
 	for _, p := range [][2]float64{{got.Ingress, want.Ingress}, {got.Egress, want.Egress}, {got.Replication, want.Replication}, {got.Requests, want.Requests}} {
 		near(t, "cost", p[0]/p[1], 1, .01)
 	}
+	// What made work less, other things equal, costs nothing: no cost is negative.
+	for i := range samples {
+		samples[i].Work -= 1.5 * want.Egress * float64(samples[i].Use.Egress)
+	}
+	if got, err = balance.FitCosts(samples); err != nil || got.Egress != 0 || min(got.Ingress, got.Replication, got.Requests) <= 0 {
+		t.Errorf("got %+v, %v", got, err)
+	}
 	if _, err := balance.FitCosts(samples[:3]); err == nil {
 		t.Error("three samples are enough?")
 	}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -291,6 +292,75 @@ func TestLedger(t *testing.T) {
 	}
 }
 
+// TestReserve: a broker that a replica is leaving has its bytes until the move is over, and no room for others.
+func TestReserve(t *testing.T) {
+	c := single([]int64{40}, nil, []int64{50})
+	for i := range c.Brokers {
+		c.Brokers[i].Capacity[balance.Disk] = 100
+	}
+	c.Brokers[2].State = balance.Draining
+	p := c.Partitions[0]
+	m := balance.Move{Kind: balance.MoveReplica, Partition: p.ID, From: c.Brokers[0].ID, To: c.Brokers[1].ID, Load: p.Replicas[0].Load, Bytes: 40}
+	var l balance.Ledger
+	l.Begin(m)
+	if moves := mustPlan(t, onlyDisk(), c, &l, epoch).Moves; len(moves) != 0 {
+		t.Errorf("while the move is in flight: %v", moves)
+	}
+	l.End(m, epoch, true)
+	c = apply(t, c, []balance.Move{m})
+	for i := range c.Brokers {
+		c.Brokers[i].Reported = epoch.Add(time.Second)
+	}
+	if moves := mustPlan(t, onlyDisk(), c, &l, epoch.Add(time.Minute)).Moves; len(moves) != 1 || moves[0].To != m.From {
+		t.Errorf("after it: %v", moves)
+	}
+}
+
+// TestTriggerAway: a trigger that was away starts again at zero.
+func TestTriggerAway(t *testing.T) {
+	uneven, even := single([]int64{10, 10, 10, 10}, []int64{10}), single([]int64{10, 10}, []int64{10, 10})
+	o := onlyDisk()
+	o.Checks = 3
+	var l balance.Ledger
+	for i, c := range []balance.Cluster{uneven, uneven, even, uneven, uneven, uneven} {
+		if moves := mustPlan(t, o, c, &l, epoch.Add(time.Duration(i)*time.Minute)).Moves; len(moves) > 0 != (i == 5) {
+			t.Errorf("plan %d: %v", i, moves)
+		}
+	}
+}
+
+// TestRolledBack: a move that was rolled back is not tried again at once.
+func TestRolledBack(t *testing.T) {
+	c := single([]int64{20, 10, 10, 10}, []int64{10})
+	o := onlyDisk()
+	o.Force, o.MaxReportAge, o.Settle = true, -1, -1
+	first := mustPlan(t, balance.Heuristic(o), c, nil, epoch).Moves[0]
+	var l balance.Ledger
+	l.Begin(first)
+	l.End(first, epoch, false)
+	for i := range c.Brokers {
+		c.Brokers[i].Reported = epoch.Add(time.Second)
+	}
+	tried := func(at time.Time) bool {
+		return slices.ContainsFunc(mustPlan(t, balance.Heuristic(o), c, &l, at).Moves, func(m balance.Move) bool { return m.Partition == first.Partition })
+	}
+	if tried(epoch.Add(balance.DefaultCoolDown - time.Second)) {
+		t.Error("tried again inside the cool-down")
+	}
+	if !tried(epoch.Add(balance.DefaultCoolDown)) {
+		t.Error("not tried again after the cool-down either: the test shows nothing")
+	}
+	// Nor are the loads of a partition believed right after a change of its leader.
+	l, o.Settle = balance.Ledger{}, 0
+	l.LeaderChanged(first.Partition, epoch)
+	if tried(epoch.Add(balance.DefaultSettle - time.Second)) {
+		t.Error("moved by loads from before its leader changed")
+	}
+	if !tried(epoch.Add(balance.DefaultSettle)) {
+		t.Error("not moved after that either: the test shows nothing")
+	}
+}
+
 // TestTinyCells: models that are solved by trying all keep to their cells, too.
 func TestTinyCells(t *testing.T) {
 	c := single([]int64{8, 4, 4}, []int64{2}, []int64{1}, []int64{1})
@@ -511,6 +581,21 @@ func TestCase(t *testing.T) {
 			}
 			if !moved {
 				t.Error("never acts again")
+			}
+			// After it has been away it acts as a new one does.
+			var again balance.Ledger
+			for s := range 200 {
+				for i := range c.Partitions {
+					c.Partitions[i].Pinned = s < 190
+				}
+				seen := c
+				if s == 190 {
+					seen = single([]int64{6}, []int64{6}, []int64{6})
+				}
+				plan := mustPlan(t, onlyDisk(), seen, &again, epoch.Add(time.Duration(s)*30*time.Second))
+				if len(plan.Moves) > 0 != (s >= 190+balance.DefaultChecks) {
+					t.Errorf("round %d, after an even one in round 190: %v", s, plan.Moves)
+				}
 			}
 		},
 		"CC-906": func(t *testing.T) {

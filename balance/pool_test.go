@@ -101,6 +101,18 @@ func TestPoolIdle(t *testing.T) {
 	}
 }
 
+// TestPoolUtilization: three of four servers are busy all the time.
+func TestPoolUtilization(t *testing.T) {
+	p := &balance.Pool{Servers: 4}
+	for range 3 {
+		tok := p.Enqueue(at(0))
+		tok.Start(at(0))
+	}
+	for _, s := range []float64{1, 60, 600} {
+		near(t, "utilization", p.Stats(at(s)).Load.Utilization, 0.75, 1e-9)
+	}
+}
+
 // TestPoolIdleIsNoVariation: arrivals that come like clockwork still do so after an idle time.
 func TestPoolIdleIsNoVariation(t *testing.T) {
 	p := &balance.Pool{Servers: 1}
