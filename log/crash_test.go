@@ -2,8 +2,10 @@ package log_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"slices"
 	"syscall"
@@ -24,6 +26,7 @@ type world struct {
 	bounds         map[log.Offset]bool // batch ends
 	epochs         []log.EpochStart
 	produced       []produced
+	txns           txnModel // batches of the producers that use transactions
 }
 
 // produced is a batch of the producer.
@@ -53,6 +56,7 @@ func (w *world) clone() *world {
 	c := *w
 	c.vals, c.bounds, c.epochs = maps.Clone(w.vals), maps.Clone(w.bounds), slices.Clone(w.epochs)
 	c.produced = slices.Clone(w.produced)
+	c.txns.batches = slices.Clone(w.txns.batches)
 	return &c
 }
 
@@ -76,6 +80,7 @@ func (w *world) cut(off log.Offset) {
 	maps.DeleteFunc(w.bounds, func(o log.Offset, _ bool) bool { return o > off })
 	w.epochs = slices.DeleteFunc(w.epochs, func(e log.EpochStart) bool { return e.Start >= off })
 	w.produced = slices.DeleteFunc(w.produced, func(p produced) bool { return p.end > off })
+	w.txns.cut(off)
 }
 
 // matches says why the log is not in this state, or nil.
@@ -129,6 +134,30 @@ func (w *world) matches(l *log.Log) error {
 	}
 	if got := l.EpochChain(); !slices.Equal(got, epochs) {
 		return fmt.Errorf("got epochs %v, want %v", got, epochs)
+	}
+	return w.txnsMatch(l)
+}
+
+// txnsMatch compares what is known of transactions below the end.
+func (w *world) txnsMatch(l *log.Log) error {
+	ctx := context.Background()
+	m := txnModel{batches: slices.Clone(w.txns.batches), end: l.End()}
+	m.cut(m.end)
+	if got, want := l.LastStable(), m.lastStable(m.end); got != want {
+		return fmt.Errorf("got last stable offset %d, want %d", got, want)
+	}
+	if w.local > m.end {
+		return nil
+	}
+	if got, err := l.AbortedTransactions(ctx, w.local, m.end); err != nil || !slices.Equal(got, m.aborted(w.local, m.end)) {
+		return fmt.Errorf("got aborted transactions %v, %v, want %v", got, err, m.aborted(w.local, m.end))
+	}
+	high := w.local + (m.end-w.local)/2
+	for !w.bounds[high] {
+		high++
+	}
+	if got, err := l.LastStableBelow(ctx, high); err != nil || got != m.lastStable(high) {
+		return fmt.Errorf("got last stable offset %d, %v below %d, want %d", got, err, high, m.lastStable(high))
 	}
 	return nil
 }
@@ -277,6 +306,52 @@ func (f *life) write(epoch log.Epoch, n int) {
 		_, err := f.l.Write(epoch, sequenced(7, 1, f.w.sequence(), values...))
 		return err
 	})
+}
+
+// txn writes a batch of a transaction without a sync.
+func (f *life) txn(id int64, n int) {
+	values := make([]string, n)
+	for i := range values {
+		values[i] = f.text()
+	}
+	b := txnBatch{base: f.w.written, end: f.w.written + log.Offset(n), id: id, kind: kindTxn}
+	if s := f.w.txns.producers(b.base)[id]; s != nil {
+		b.epoch = s.epoch
+		if len(s.window) > 0 {
+			b.first = s.window[len(s.window)-1].last() + 1
+		}
+	}
+	f.txnStep(b, values, func(epoch log.Epoch) error {
+		raw := sequenced(id, b.epoch, b.first, values...)
+		raw[22] |= 1 << 4 // transactional
+		binary.BigEndian.PutUint32(raw[17:], crc32.Checksum(raw[21:], crc32.MakeTable(crc32.Castagnoli)))
+		_, err := f.l.Write(epoch, raw)
+		return err
+	})
+}
+
+// end writes a marker without a sync.
+func (f *life) end(id int64, kind batchKind) {
+	b := txnBatch{base: f.w.written, end: f.w.written + 1, id: id, kind: kind, coord: 3}
+	if s := f.w.txns.producers(b.base)[id]; s != nil {
+		b.epoch = s.epoch
+	}
+	f.txnStep(b, []string{"\x00\x00\x00\x00\x00\x03"}, func(epoch log.Epoch) error {
+		_, err := f.l.WriteControl(epoch, b.bytes())
+		return err
+	})
+}
+
+func (f *life) txnStep(b txnBatch, values []string, call func(log.Epoch) error) {
+	if f.dead {
+		return
+	}
+	epoch := max(f.l.LastEpoch(), 0)
+	f.step(func(w *world) {
+		w.txns.batches = append(w.txns.batches, b)
+		w.txns.end = b.end
+		w.add(epoch, values...)
+	}, func() error { return call(epoch) })
 }
 
 func (f *life) sync() {
@@ -428,9 +503,19 @@ func (f *life) script() {
 		if i%2 == 0 {
 			f.sync()
 		}
+		if i%2 == 1 {
+			f.txn(8, 1) // open over more than one segment
+			f.txn(9, 2)
+			f.end(9, kindAbort)
+		}
 	}
+	f.end(8, kindAbort)
+	f.truncate(1) // open again
+	f.txn(9, 1)
 	f.truncate(3)
 	f.append(2)
+	f.end(8, kindCommit)
+	f.txn(8, 1)
 	f.step(func(w *world) { w.acked = w.written }, func() error { return f.l.Roll(ctx) })
 	for range 5 {
 		f.append(3)
@@ -449,9 +534,13 @@ func (f *life) script() {
 	for i := range 16 {
 		f.write(5, 1+i%2) // crosses slots without a sync that comes by itself
 	}
+	f.end(8, kindAbort)
+	f.txn(9, 1)
 	for range 4 {
 		f.append(2)
 	}
+	f.end(9, kindAbort)
+	f.txn(8, 1)
 	if !f.dead {
 		segs := f.l.Segments()
 		local := segs[min(2, len(segs)-1)].Base
@@ -469,7 +558,7 @@ func (f *life) script() {
 			w.local, w.written, w.acked, w.stated = 1000, 1000, 1000, 0
 			w.bounds = map[log.Offset]bool{1000: true}
 			w.epochs = slices.Clone(epochs)
-			w.produced = nil
+			w.produced, w.txns = nil, txnModel{end: 1000}
 		}, func() error { return f.l.Reset(ctx, 1000, epochs, nil) })
 	}
 	for range 4 {
