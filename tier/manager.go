@@ -146,6 +146,9 @@ func NewManager(o Options) (*Manager, error) {
 	m.run("tier-feed", m.feed)
 	m.run("tier-schedule", m.schedule)
 	m.run("tier-owner", m.checkOwner)
+	if m.o.Writer != nil {
+		m.run("tier-writer", m.announce)
+	}
 	return m, nil
 }
 

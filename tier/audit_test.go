@@ -1,0 +1,433 @@
+package tier_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"iter"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cordwood-io/cordwood/log"
+	"github.com/cordwood-io/cordwood/log/logtest"
+	"github.com/cordwood-io/cordwood/tier"
+	"github.com/cordwood-io/cordwood/tier/memstore"
+)
+
+// ended gives the committed events up to where the tier log ends now.
+func ended(ctx context.Context, e tier.Events) iter.Seq2[tier.Committed, error] {
+	return func(yield func(tier.Committed, error) bool) {
+		end, err := e.End(ctx)
+		if err != nil {
+			yield(tier.Committed{}, err)
+			return
+		}
+		if end == 0 {
+			return
+		}
+		for c, err := range e.Read(ctx, 0) {
+			if !yield(c, err) || err != nil || c.Offset+1 >= end {
+				return
+			}
+		}
+	}
+}
+
+func (r *rig) audit(depth tier.AuditDepth) *tier.AuditReport {
+	r.t.Helper()
+	report, err := tier.Audit(r.t.Context(), tier.AuditOptions{Store: r.mem, Events: ended(r.t.Context(), r.events), Depth: depth})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return report
+}
+
+// keys lists the segment objects, in the order of offsets.
+func (r *rig) keys() []string {
+	r.t.Helper()
+	var keys []string
+	for info, err := range r.mem.List(r.t.Context(), "", "") {
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if _, ok := tier.ParseKey("", info.Key); ok {
+			keys = append(keys, info.Key)
+		}
+	}
+	return keys
+}
+
+func (r *rig) put(key string, b []byte) {
+	r.t.Helper()
+	if err := r.mem.Put(r.t.Context(), key, bytes.NewReader(b), int64(len(b)), tier.PutOptions{}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) remove(key string) {
+	r.t.Helper()
+	if d := r.mem.Delete(r.t.Context(), []string{key}); d[0].Err != nil {
+		r.t.Fatal(d[0].Err)
+	}
+}
+
+func TestAuditClean(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, tier.Options{})
+		settle()
+		if a := r.audit(tier.AuditBytes); !a.Clean() || a.Ranges != 0 || a.Partitions != 1 {
+			t.Errorf("an empty log: %+v", a)
+		}
+		r.fill(300)
+		settle()
+		if err := r.tier.TrimTo(t.Context(), 77); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		v := r.tier.Partition().View()
+		told := 0
+		a, err := tier.Audit(t.Context(), tier.AuditOptions{
+			Store: r.mem, Events: ended(t.Context(), r.events), Depth: tier.AuditBytes, Cluster: r.events.Cluster(),
+			Progress: func(p tier.AuditProgress) { told = max(told, p.Checked) },
+		})
+		if err != nil || !a.Clean() {
+			t.Fatalf("%v, %+v", err, a)
+		}
+		if a.Ranges != v.Ranges || a.Bytes != v.Bytes || a.Objects != v.Ranges || a.Others != 1 || a.Cluster != r.events.Cluster() || told != v.Ranges {
+			t.Errorf("%+v, %d told, view %+v", a, told, v)
+		}
+		r.close()
+	})
+}
+
+// TestAuditFinds: each kind of damage is found, with the offsets that are lost, and
+// nothing else is.
+func TestAuditFinds(t *testing.T) {
+	flip := func(at func(size int64) int64) func(*rig, []string) {
+		return func(r *rig, keys []string) {
+			info, err := r.mem.Head(r.t.Context(), keys[2])
+			if err != nil || !r.mem.Corrupt(keys[2], at(info.Size)) {
+				r.t.Fatal(err)
+			}
+		}
+	}
+	third := func(keys []string) (base, end log.Offset, key string) {
+		k, _ := tier.ParseKey("", keys[2])
+		return k.Base, k.End, keys[2]
+	}
+	tests := []struct {
+		name  string
+		hurt  func(r *rig, keys []string)
+		kind  tier.FindingKind
+		depth tier.AuditDepth // the first that finds it
+		key   func(keys []string) (base, end log.Offset, key string)
+	}{
+		{"object deleted", func(r *rig, keys []string) { r.remove(keys[2]) }, tier.FindingMissing, tier.AuditNames, third},
+		{"object cut", func(r *rig, keys []string) {
+			b, err := r.mem.GetRange(r.t.Context(), keys[2], 0, 500)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			r.put(keys[2], b)
+		}, tier.FindingCorrupt, tier.AuditNames, third},
+		{"header", flip(func(int64) int64 { return 20 }), tier.FindingCorrupt, tier.AuditTails, third},
+		{"chunk", flip(func(size int64) int64 { return size / 2 }), tier.FindingCorrupt, tier.AuditBytes, third},
+		{"footer", flip(func(size int64) int64 { return size - 40 }), tier.FindingCorrupt, tier.AuditTails, third},
+		{"another object under the key", func(r *rig, keys []string) {
+			info, err := r.mem.Head(r.t.Context(), keys[2])
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			for _, key := range keys {
+				b, err := r.mem.GetRange(r.t.Context(), key, 0, info.Size)
+				if key != keys[2] && err == nil {
+					r.put(keys[2], b)
+					return
+				}
+			}
+			r.t.Fatal("no other object is as long")
+		}, tier.FindingCorrupt, tier.AuditTails, third},
+		{"stray object", func(r *rig, keys []string) {
+			k, _ := tier.ParseKey("", keys[2])
+			k.ID = tier.ID{1, 2, 3}
+			r.put(k.Path(""), []byte("stray"))
+		}, tier.FindingOrphan, tier.AuditNames, func(keys []string) (log.Offset, log.Offset, string) {
+			k, _ := tier.ParseKey("", keys[2])
+			k.ID = tier.ID{1, 2, 3}
+			return k.Base, k.End, k.Path("")
+		}},
+		{"object of a stranger", func(r *rig, keys []string) {
+			k, _ := tier.ParseKey("", keys[2])
+			k.Partition.Topic[3]++
+			r.put(k.Path(""), []byte("stray"))
+		}, tier.FindingForeign, tier.AuditNames, func(keys []string) (log.Offset, log.Offset, string) {
+			k, _ := tier.ParseKey("", keys[2])
+			k.Partition.Topic[3]++
+			return k.Base, k.End, k.Path("")
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, tier.Options{})
+				r.fill(300)
+				settle()
+				keys := r.keys()
+				test.hurt(r, keys)
+				for depth := tier.AuditNames; depth <= tier.AuditBytes; depth++ {
+					a := r.audit(depth)
+					if depth < test.depth {
+						if !a.Clean() {
+							t.Errorf("depth %d finds %v", depth, a.Findings)
+						}
+						continue
+					}
+					base, end, key := test.key(keys)
+					if len(a.Findings) != 1 {
+						t.Fatalf("depth %d: %v, want one finding", depth, a.Findings)
+					}
+					f := a.Findings[0]
+					if f.Kind != test.kind || f.Base != base || f.End != end || f.Key != key {
+						t.Errorf("depth %d: %v, want %v of [%d, %d) in %s", depth, f, test.kind, base, end, key)
+					}
+					if !strings.Contains(f.String(), test.kind.String()) {
+						t.Errorf("%v", f)
+					}
+				}
+				_ = errors.Join(r.tier.Close(), r.events.Close(), r.hot.Close())
+			})
+		})
+	}
+}
+
+func TestAuditErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, tier.Options{})
+		r.fill(100)
+		settle()
+		o := tier.AuditOptions{Store: r.store, Events: ended(t.Context(), r.events), Cluster: tier.ID{9}}
+		if _, err := tier.Audit(t.Context(), o); !errors.Is(err, tier.ErrForeignStore) {
+			t.Errorf("another cluster's store: %v", err)
+		}
+		o.Cluster = tier.ID{}
+		r.store.SetDown(true)
+		if _, err := tier.Audit(t.Context(), o); !errors.Is(err, tier.ErrUnavailable) {
+			t.Errorf("a store that is down: %v", err)
+		}
+		r.store.SetDown(false)
+		o.Events = func(yield func(tier.Committed, error) bool) { yield(tier.Committed{Event: []byte("junk")}, nil) }
+		if _, err := tier.Audit(t.Context(), o); !errors.Is(err, tier.ErrInvalidEvent) {
+			t.Errorf("events that are none: %v", err)
+		}
+		if _, err := tier.Audit(t.Context(), tier.AuditOptions{}); err == nil {
+			t.Error("no error without a store")
+		}
+		r.close()
+	})
+}
+
+// TestSweep: what the state does not know goes, what it knows stays, whatever the
+// age, and a deposed leader deletes nothing.
+func TestSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, tier.Options{})
+		r.fill(300)
+		settle()
+		good := r.keys()
+		k, _ := tier.ParseKey("", good[2])
+		k.ID = tier.ID{1, 2, 3}
+		stray := k.Path("")
+		r.put(stray, []byte("stray"))
+		k.Partition.Topic[3]++
+		r.put(k.Path(""), []byte("foreign"))
+		p := r.tier.Partition()
+
+		s, err := p.Sweep(t.Context(), tier.SweepOptions{})
+		if err != nil || s.Young != 1 || len(s.Orphans) != 0 || s.Deleted != 0 || s.Listed != len(good)+1 {
+			t.Errorf("a young orphan: %+v, %v", s, err)
+		}
+		time.Sleep(3 * time.Hour)
+		s, err = p.Sweep(t.Context(), tier.SweepOptions{DryRun: true})
+		if err != nil || len(s.Orphans) != 1 || s.Orphans[0].Key != stray || s.Deleted != 0 || s.Bytes != 5 {
+			t.Errorf("dry run: %+v, %v", s, err)
+		}
+		s, err = p.Sweep(t.Context(), tier.SweepOptions{})
+		if err != nil || s.Deleted != 1 || len(s.Failed) != 0 {
+			t.Errorf("sweep: %+v, %v", s, err)
+		}
+		if left := r.keys(); len(left) != len(good)+1 { // the foreign one
+			t.Errorf("%d objects, want %d", len(left), len(good)+1)
+		}
+		r.check(0)
+
+		r.put(stray, []byte("stray"))
+		p.Follow()
+		if _, err := p.Sweep(t.Context(), tier.SweepOptions{MinAge: -1}); !errors.Is(err, tier.ErrNotLeader) {
+			t.Errorf("sweep by a follower: %v", err)
+		}
+		if len(r.keys()) != len(good)+2 {
+			t.Error("a follower deleted")
+		}
+		_ = errors.Join(r.tier.Close(), r.events.Close(), r.hot.Close())
+	})
+}
+
+// TestSweepFenced: a leader that does not know that it is none any more finds out
+// before it deletes.
+func TestSweepFenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, tier.Options{})
+		r.fill(300)
+		settle()
+		k, _ := tier.ParseKey("", r.keys()[2])
+		k.ID = tier.ID{1, 2, 3}
+		r.put(k.Path(""), []byte("the new leader's"))
+		// The next leader's barrier is committed at the moment of the listing.
+		p := r.tier.Partition()
+		_, epoch, _ := p.Status()
+		event, err := tier.EncodeEvent(tier.Event{Partition: p.ID(), Epoch: epoch + 1, Body: tier.Barrier{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.events.Append(t.Context(), p.ID(), event); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := p.Sweep(t.Context(), tier.SweepOptions{MinAge: -1}); err == nil || s != nil && s.Deleted > 0 {
+			t.Errorf("a deposed leader swept: %+v, %v", s, err)
+		}
+		_ = errors.Join(r.tier.Close(), r.events.Close(), r.hot.Close())
+	})
+}
+
+// TestRestore: the store alone gives back every record below the tier end, with
+// offset, epoch, time and value, up to the offset that was asked for.
+func TestRestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, tier.Options{})
+		for range 3 { // three epochs
+			r.fill(120)
+			settle()
+			r.close()
+			r.open(tier.Options{})
+		}
+		r.fill(120)
+		settle()
+		if err := r.tier.TrimTo(t.Context(), 50); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		v := r.tier.Partition().View()
+		chains, err := tier.Catalog(t.Context(), tier.CatalogOptions{Store: r.mem})
+		if err != nil || len(chains) != 1 {
+			t.Fatalf("%d chains, %v", len(chains), err)
+		}
+		c := chains[0]
+		if c.Partition != r.hot.Partition() || c.End() != v.TierEnd || c.Start() > 50 || len(c.Spare) != 0 || len(c.Broken) != 0 {
+			t.Fatalf("chain [%d, %d) of %v, spare %v, broken %v", c.Start(), c.End(), c.Partition, c.Spare, c.Broken)
+		}
+		for _, to := range []log.Offset{0, c.End(), c.End() + 10, c.Start() + 1, c.Start() + 100, c.Start()} {
+			restored, err := log.Open(t.Context(), "restored", log.Options{FS: logtest.NewFS(2), Partition: c.Partition})
+			if err != nil {
+				t.Fatal(err)
+			}
+			end, err := c.Restore(t.Context(), restored, tier.RestoreOptions{Store: r.mem, To: to})
+			want := c.End()
+			if to > 0 {
+				want = min(want, to) // batches have one record here
+			}
+			if err != nil || end != want || restored.DurableEnd() != want || want > c.Start() && restored.Start() != c.Start() {
+				t.Fatalf("restored to %d: [%d, %d), %v", to, restored.Start(), end, err)
+			}
+			at := c.Start()
+			for rec, err := range restored.Records(t.Context(), at) {
+				if err != nil || rec.Offset != at || !bytes.Equal(rec.Value, value(int(at))) {
+					t.Fatalf("restored to %d: offset %d: %d, %v", to, at, rec.Offset, err)
+				}
+				at++
+			}
+			if at != want {
+				t.Errorf("restored to %d: read up to %d", to, at)
+			}
+			if to == 0 {
+				if _, err := c.Restore(t.Context(), restored, tier.RestoreOptions{Store: r.mem}); err == nil {
+					t.Error("restored over records")
+				}
+				for _, e := range r.hot.EpochChain() {
+					if e.Start >= c.Start() && e.Start < c.End() {
+						if got, _ := restored.EndOffset(e.Epoch); got != e.Epoch {
+							t.Errorf("epoch %d is not in the restored chain %v", e.Epoch, restored.EpochChain())
+						}
+					}
+				}
+			}
+			if err := restored.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		r.close()
+	})
+}
+
+// TestRestoreAround: what is broken or does not belong is named, and the rest is
+// given.
+func TestRestoreAround(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, tier.Options{})
+		r.fill(300)
+		settle()
+		keys := r.keys()
+		k, _ := tier.ParseKey("", keys[2])
+		k.ID = tier.ID{1, 2, 3}
+		r.put(k.Path(""), []byte("stray"))
+		if !r.mem.Corrupt(keys[1], 20) {
+			t.Fatal("no object")
+		}
+		chains, err := tier.Catalog(t.Context(), tier.CatalogOptions{Store: r.mem})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := chains[0]
+		second, _ := tier.ParseKey("", keys[2])
+		if c.Start() != second.Base || len(c.Broken) != 2 || len(c.Spare) != 1 || c.Spare[0] != keys[0] {
+			t.Errorf("chain from %d, broken %v, spare %v", c.Start(), c.Broken, c.Spare)
+		}
+		empty := memstore.New()
+		if _, err := tier.Catalog(t.Context(), tier.CatalogOptions{Store: empty}); !errors.Is(err, tier.ErrNotFound) {
+			t.Errorf("an empty store: %v", err)
+		}
+		_ = errors.Join(r.tier.Close(), r.events.Close(), r.hot.Close())
+	})
+}
+
+// TestWriter: while somebody speaks for the cluster, the store says so.
+func TestWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		speaks := true
+		r := newRig(t, tier.Options{Writer: func() bool { return speaks }})
+		settle()
+		r.store.SetDown(true)
+		time.Sleep(20 * time.Minute)
+		at, ok, err := tier.LastWriter(t.Context(), r.mem, "")
+		if err != nil || !ok || time.Since(at) < 15*time.Minute {
+			t.Errorf("with the store down: %v, %v, %v", at, ok, err)
+		}
+		r.store.SetDown(false)
+		for range 5 {
+			time.Sleep(3 * time.Minute)
+			if at, ok, err := tier.LastWriter(t.Context(), r.mem, ""); err != nil || !ok || time.Since(at) > tier.WriterInterval {
+				t.Errorf("at work: written %v ago, %v, %v", time.Since(at), ok, err)
+			}
+		}
+		speaks = false
+		time.Sleep(time.Hour)
+		if at, ok, err := tier.LastWriter(t.Context(), r.mem, ""); err != nil || !ok || time.Since(at) < 59*time.Minute {
+			t.Errorf("afterwards: written %v ago, %v, %v", time.Since(at), ok, err)
+		}
+		if _, ok, err := tier.LastWriter(t.Context(), memstore.New(), ""); ok || err != nil {
+			t.Errorf("an empty store: %v, %v", ok, err)
+		}
+		_ = errors.Join(r.tier.Close(), r.events.Close(), r.hot.Close())
+	})
+}

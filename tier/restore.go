@@ -1,0 +1,350 @@
+package tier
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cordwood-io/cordwood/log"
+	"github.com/cordwood-io/cordwood/log/record"
+)
+
+// A Chain is one partition as its objects alone tell it: a row of ranges without
+// gaps, each of which names the one below it.
+type Chain struct {
+	Cluster   ID
+	Partition log.PartitionID
+	Objects   []ChainObject // in the order of offsets
+
+	// Spare are intact objects that are not in the chain: uploads that were given
+	// up, ranges below the log start, leftovers of an older life of the leader.
+	Spare []string
+
+	// Broken are objects that can't be read; the chain begins above them or ends
+	// below them.
+	Broken []Finding
+}
+
+// Start is the first offset of the chain, End the one after its last.
+func (c *Chain) Start() log.Offset { return c.Objects[0].Base }
+
+// End is the offset after the last record of the chain.
+func (c *Chain) End() log.Offset { return c.Objects[len(c.Objects)-1].End }
+
+// A ChainObject is one range of a [Chain].
+type ChainObject struct {
+	Key         string
+	ID          ID
+	Base, End   log.Offset
+	Epoch       log.Epoch // of the leader that uploaded it
+	Sealed      time.Time
+	Bytes       int64 // of the object
+	predecessor ID
+	lineage     []log.EpochStart
+	tailBytes   int64
+}
+
+// CatalogOptions configure [Catalog].
+type CatalogOptions struct {
+	Store    ObjectStore
+	Prefix   string
+	Parallel int // objects that are looked at at once; default 8
+
+	// Progress, if set, is called now and then from the goroutine of Catalog.
+	Progress func(AuditProgress)
+}
+
+// Catalog reads what is in the store without a tier log: it lists the prefix, reads
+// header and footer of every object, and follows the objects' own links. The newest
+// object of a partition, by the leader epochs in it and then by its end, is the end
+// of its chain.
+//
+// What Catalog can't know is what the tier log would add: that a range was deleted
+// on request but its object is still there, or that an upload was never finished.
+// Records of both are committed records. Errors: [ErrNotFound] if there is no owner
+// object, and those of the store.
+func Catalog(ctx context.Context, o CatalogOptions) ([]*Chain, error) {
+	if o.Parallel <= 0 {
+		o.Parallel = 8
+	}
+	cluster, err := readOwner(ctx, o.Store, o.Prefix, ID{})
+	if err != nil {
+		return nil, err
+	}
+	objects, err := listSegments(ctx, o.Store, o.Prefix, listPrefix(o.Prefix))
+	if err != nil {
+		return nil, err
+	}
+	read := make([]ChainObject, len(objects))
+	errs := make([]error, len(objects))
+	progress := AuditProgress{Listed: len(objects), Total: len(objects)}
+	var mu sync.Mutex
+	next, done := 0, make(chan struct{})
+	var wg sync.WaitGroup
+	for range min(o.Parallel, len(objects)) {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				i := next
+				next++
+				mu.Unlock()
+				if i >= len(objects) || ctx.Err() != nil {
+					return
+				}
+				read[i], errs[i] = describeObject(ctx, o.Store, objects[i], cluster)
+				done <- struct{}{}
+			}
+		})
+	}
+	go func() { wg.Wait(); close(done) }()
+	for range done {
+		if progress.Checked++; o.Progress != nil && (progress.Checked%16 == 0 || progress.Checked == progress.Total) {
+			o.Progress(progress)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+
+	var chains []*Chain
+	by := map[log.PartitionID][]ChainObject{}
+	broken := map[log.PartitionID][]Finding{}
+	for i, c := range objects {
+		id := c.key.Partition
+		if err := errs[i]; err != nil {
+			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrInvalidObject) && !errors.Is(err, ErrRange) && !errors.Is(err, ErrNotFound) && !isVersion(err) {
+				return nil, fmt.Errorf("look at %s: %w", c.info.Key, err)
+			}
+			broken[id] = append(broken[id], Finding{Kind: FindingCorrupt, Partition: id, Base: c.key.Base, End: c.key.End, Key: c.info.Key, Bytes: c.info.Size, Err: err})
+			continue
+		}
+		by[id] = append(by[id], read[i])
+	}
+	for id, objects := range by {
+		c := link(objects)
+		c.Cluster, c.Partition, c.Broken = cluster, id, broken[id]
+		delete(broken, id)
+		chains = append(chains, c)
+	}
+	for id, f := range broken {
+		chains = append(chains, &Chain{Cluster: cluster, Partition: id, Broken: f})
+	}
+	slices.SortFunc(chains, func(x, y *Chain) int { return comparePartitions(x.Partition, y.Partition) })
+	return chains, nil
+}
+
+// describeObject reads an object's header and footer.
+func describeObject(ctx context.Context, s ObjectStore, c segmentObject, cluster ID) (ChainObject, error) {
+	size := c.info.Size
+	if size < objectHeaderBytes+4+objectFooterBytes {
+		return ChainObject{}, fmt.Errorf("%w: %d bytes", ErrInvalidObject, size)
+	}
+	b, err := s.GetRange(ctx, c.info.Key, 0, min(size, 4<<10))
+	if err != nil {
+		return ChainObject{}, err
+	}
+	n, err := objectHeaderLength(b)
+	if err == nil && n > len(b) {
+		if int64(n) > size {
+			return ChainObject{}, fmt.Errorf("%w: header of %d bytes in an object of %d", ErrInvalidObject, n, size)
+		}
+		b, err = s.GetRange(ctx, c.info.Key, 0, int64(n))
+	}
+	if err != nil {
+		return ChainObject{}, err
+	}
+	h, err := parseObjectHeader(b)
+	if err != nil {
+		return ChainObject{}, err
+	}
+	foot, err := s.GetRange(ctx, c.info.Key, size-objectFooterBytes, objectFooterBytes)
+	if err != nil {
+		return ChainObject{}, err
+	}
+	tail, err := objectTailLength(foot)
+	if err != nil {
+		return ChainObject{}, err
+	}
+	k := c.key
+	if h.Cluster != cluster || h.Partition != k.Partition || h.ID != k.ID || h.Base != k.Base || h.End != k.End || h.Epoch != k.Epoch || ID(foot[32:48]) != k.ID || tail > size {
+		return ChainObject{}, fmt.Errorf("%w: it is not what its key says", ErrInvalidObject)
+	}
+	return ChainObject{
+		Key: c.info.Key, ID: h.ID, Base: h.Base, End: h.End, Epoch: h.Epoch, Sealed: time.UnixMilli(h.SealedMs), Bytes: size,
+		predecessor: h.Predecessor, lineage: h.Lineage, tailBytes: tail,
+	}, nil
+}
+
+func (o *ChainObject) lastEpoch() log.Epoch {
+	if n := len(o.lineage); n > 0 {
+		return o.lineage[n-1].Epoch
+	}
+	return -1
+}
+
+// link finds the row of objects that ends with the newest one.
+func link(objects []ChainObject) *Chain {
+	byID := map[ID]*ChainObject{}
+	tip := &objects[0]
+	for i := range objects {
+		o := &objects[i]
+		byID[o.ID] = o
+		if c := cmp.Or(cmp.Compare(o.lastEpoch(), tip.lastEpoch()), cmp.Compare(o.End, tip.End), cmp.Compare(o.Epoch, tip.Epoch)); c > 0 {
+			tip = o
+		}
+	}
+	c := &Chain{}
+	used := map[ID]bool{}
+	for at := tip; ; {
+		used[at.ID] = true
+		c.Objects = append(c.Objects, *at)
+		below := byID[at.predecessor]
+		// A predecessor ends where this one begins, or inside its first batch when a
+		// log start had cut it.
+		if below == nil || used[below.ID] || below.End < at.Base || below.Base >= at.Base {
+			break
+		}
+		at = below
+	}
+	slices.Reverse(c.Objects)
+	for i := range objects {
+		if !used[objects[i].ID] {
+			c.Spare = append(c.Spare, objects[i].Key)
+		}
+	}
+	return c
+}
+
+// RestoreOptions configure [Chain.Restore].
+type RestoreOptions struct {
+	Store ObjectStore
+
+	// To is the offset to stop at: no record at or above it is restored. It is rounded
+	// down to a batch. 0 means the end of the chain.
+	To log.Offset
+
+	// Progress, if set, is called after each chunk.
+	Progress func(RestoreProgress)
+}
+
+// RestoreProgress is how far [Chain.Restore] has come.
+type RestoreProgress struct {
+	End   log.Offset // restored up to here
+	Bytes int64      // of batches
+}
+
+// Restore writes the chain's records into l, which must be empty, with their
+// offsets, epochs and times, and returns the offset after the last one when they are
+// durable. Every batch is checked. The log then has the chain's start as its log
+// start, and its producers as the batches leave them.
+//
+// Errors: a log that is not empty; those of the store and of l. What was restored
+// before stays in l; [log.Log.Reset] empties it.
+func (c *Chain) Restore(ctx context.Context, l *log.Log, o RestoreOptions) (log.Offset, error) {
+	if len(c.Objects) == 0 {
+		return 0, fmt.Errorf("tier: restore of partition %v: %w: it has no intact object", c.Partition, ErrNotFound)
+	}
+	if l.Start() != l.End() {
+		return 0, fmt.Errorf("tier: restore of partition %v: the log has records from %d to %d", c.Partition, l.Start(), l.End())
+	}
+	at := c.Start()
+	var progress RestoreProgress
+	for n := range c.Objects {
+		object := &c.Objects[n]
+		b, err := getRange(ctx, o.Store, object.Key, object.Bytes-object.tailBytes, object.tailBytes)
+		if err != nil {
+			return at, err
+		}
+		t, err := parseObjectTail(b)
+		if err != nil {
+			return at, fmt.Errorf("%s: %w", object.Key, err)
+		}
+		if n == 0 {
+			// What came before is known by its epochs only.
+			var before []log.EpochStart
+			for _, e := range t.epochs {
+				if e.Start < at {
+					before = append(before, e)
+				}
+			}
+			if err := l.Reset(ctx, at, before, nil); err != nil {
+				return at, err
+			}
+			if err := l.TrimTo(ctx, at); err != nil {
+				return at, err
+			}
+		}
+		for i := range t.chunks {
+			ch := &t.chunks[i]
+			if o.To > 0 && ch.base >= o.To {
+				break
+			}
+			if ch.end <= at {
+				continue
+			}
+			b, err := getRange(ctx, o.Store, object.Key, ch.pos, int64(ch.stored))
+			if err != nil {
+				return at, err
+			}
+			if crc32.Checksum(b, castagnoli) != ch.sum {
+				return at, &CorruptionError{Key: object.Key, Offset: ch.pos, Err: fmt.Errorf("wrong checksum of chunk %d", i)}
+			}
+			if err := checkBatches(b, ch.base, ch.end); err != nil {
+				return at, &CorruptionError{Key: object.Key, Offset: ch.pos, Err: err}
+			}
+			b, end := within(b, at, o.To)
+			if len(b) == 0 {
+				continue
+			}
+			if _, err := l.AppendReplicated(b); err != nil {
+				return at, err
+			}
+			at = end
+			progress.End, progress.Bytes = at, progress.Bytes+int64(len(b))
+			if o.Progress != nil {
+				o.Progress(progress)
+			}
+		}
+	}
+	if _, err := l.Sync(ctx); err != nil {
+		return at, err
+	}
+	return at, nil
+}
+
+func getRange(ctx context.Context, s ObjectStore, key string, off, n int64) ([]byte, error) {
+	b, err := s.GetRange(ctx, key, off, n)
+	if err == nil && int64(len(b)) != n {
+		err = fmt.Errorf("%w: %d bytes of %d", ErrCorrupt, len(b), n)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %d bytes at %d of %s: %w", n, off, key, err)
+	}
+	return b, nil
+}
+
+// within returns the batches of b from offset from on that end at or below to, and
+// where they end. Requires: checkBatches passed b.
+func within(b []byte, from, to log.Offset) ([]byte, log.Offset) {
+	lo, hi, end := 0, 0, from
+	for at := 0; at < len(b); {
+		batch, _, err := record.Next(b[at:], maxBatchBytes)
+		if err != nil || to > 0 && batch.NextOffset() > to {
+			break
+		}
+		at += batch.Size()
+		if batch.BaseOffset() < from {
+			lo = at
+		}
+		hi, end = at, max(end, batch.NextOffset())
+	}
+	if hi <= lo {
+		return nil, from
+	}
+	return b[lo:hi], end
+}
