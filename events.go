@@ -21,6 +21,17 @@ type tierEvents struct{ n *Node }
 
 var _ tier.Events = tierEvents{}
 
+// leadsTierLog says whether this node leads the tier log, by its image.
+func (c *cluster) leadsTierLog(self identity) bool {
+	img := c.meta.Image()
+	t, ok := img.TopicByName("", tierTopic)
+	if !ok {
+		return false
+	}
+	p, ok := img.Partition(log.PartitionID{Topic: t.ID})
+	return ok && p.Leader == metadata.BrokerID(self.node)
+}
+
 // partition waits for the topic.
 func (e tierEvents) partition(ctx context.Context) (log.PartitionID, error) {
 	var id log.PartitionID

@@ -27,6 +27,7 @@ const (
 
 // AuditOptions configure [Audit]. Store and Events are required.
 type AuditOptions struct {
+	// Store and Prefix say where the objects are. Nothing is written.
 	Store  ObjectStore
 	Prefix string
 
@@ -39,6 +40,7 @@ type AuditOptions struct {
 	// that announces it is committed, so what the events then do not know is nobody's.
 	Events iter.Seq2[Committed, error]
 
+	// Depth is how much of each object is read. Default [AuditNames].
 	Depth AuditDepth
 
 	// Parallel is how many objects are read at once. Default 8. Each takes memory for

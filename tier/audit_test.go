@@ -390,7 +390,7 @@ func TestRestoreAround(t *testing.T) {
 		}
 		c := chains[0]
 		second, _ := tier.ParseKey("", keys[2])
-		if c.Start() != second.Base || len(c.Broken) != 2 || len(c.Spare) != 1 || c.Spare[0] != keys[0] {
+		if c.Start() != second.Base || len(c.Broken) != 3 || len(c.Spare) != 1 || c.Spare[0] != keys[0] {
 			t.Errorf("chain from %d, broken %v, spare %v", c.Start(), c.Broken, c.Spare)
 		}
 		empty := memstore.New()

@@ -72,10 +72,18 @@
 // bytes a range. Objects are not compressed beyond what batches are. A store that
 // ignores ctx holds up Follow and Close.
 //
+// # Looking after the store
+//
+// [Audit] compares the tier log with the store and names what is missing, damaged or
+// nobody's; [Partition.Sweep] deletes what is nobody's, behind a fence. [Catalog] reads
+// a store without a tier log, and [Chain.Restore] builds a log from it, since each
+// object says what it is and what lies below it. While a cluster is at work,
+// [LastWriter] says so. examples/tierctl is a command over these calls.
+//
 // # Concurrency
 //
 // All types are safe for concurrent use but [State], [Slice] and iterators in use.
-// A manager has three goroutines, and a bounded number of others while there is work;
+// A manager has three or four goroutines, and a bounded number of others while there is work;
 // none of them is a partition's. Everything runs on package time, so that a
 // testing/synctest bubble makes it virtual.
 //

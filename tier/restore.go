@@ -25,8 +25,8 @@ type Chain struct {
 	// up, ranges below the log start, leftovers of an older life of the leader.
 	Spare []string
 
-	// Broken are objects that can't be read; the chain begins above them or ends
-	// below them.
+	// Broken are objects that can't be read, and a gap below the chain if there are
+	// objects still further below: they are in Spare, and no part of the chain.
 	Broken []Finding
 }
 
@@ -51,9 +51,12 @@ type ChainObject struct {
 
 // CatalogOptions configure [Catalog].
 type CatalogOptions struct {
-	Store    ObjectStore
-	Prefix   string
-	Parallel int // objects that are looked at at once; default 8
+	// Store and Prefix say where the objects are.
+	Store  ObjectStore
+	Prefix string
+
+	// Parallel is how many objects are looked at at once. Default 8.
+	Parallel int
 
 	// Progress, if set, is called now and then from the goroutine of Catalog.
 	Progress func(AuditProgress)
@@ -127,7 +130,10 @@ func Catalog(ctx context.Context, o CatalogOptions) ([]*Chain, error) {
 	}
 	for id, objects := range by {
 		c := link(objects)
-		c.Cluster, c.Partition, c.Broken = cluster, id, broken[id]
+		c.Cluster, c.Partition, c.Broken = cluster, id, append(c.Broken, broken[id]...)
+		for i := range c.Broken {
+			c.Broken[i].Partition = id
+		}
 		delete(broken, id)
 		chains = append(chains, c)
 	}
@@ -212,16 +218,24 @@ func link(objects []ChainObject) *Chain {
 		at = below
 	}
 	slices.Reverse(c.Objects)
+	gap := log.Offset(-1)
 	for i := range objects {
-		if !used[objects[i].ID] {
-			c.Spare = append(c.Spare, objects[i].Key)
+		if o := &objects[i]; !used[o.ID] {
+			c.Spare = append(c.Spare, o.Key)
+			if o.End <= c.Start() {
+				gap = max(gap, o.End)
+			}
 		}
+	}
+	if gap >= 0 && gap < c.Start() && c.Objects[0].predecessor != (ID{}) {
+		c.Broken = append(c.Broken, Finding{Kind: FindingGap, Base: gap, End: c.Start()})
 	}
 	return c
 }
 
 // RestoreOptions configure [Chain.Restore].
 type RestoreOptions struct {
+	// Store has the objects.
 	Store ObjectStore
 
 	// To is the offset to stop at: no record at or above it is restored. It is rounded
@@ -252,69 +266,101 @@ func (c *Chain) Restore(ctx context.Context, l *log.Log, o RestoreOptions) (log.
 	if l.Start() != l.End() {
 		return 0, fmt.Errorf("tier: restore of partition %v: the log has records from %d to %d", c.Partition, l.Start(), l.End())
 	}
-	at := c.Start()
 	var progress RestoreProgress
-	for n := range c.Objects {
-		object := &c.Objects[n]
-		b, err := getRange(ctx, o.Store, object.Key, object.Bytes-object.tailBytes, object.tailBytes)
-		if err != nil {
-			return at, err
+	fresh := true
+	at := c.Start()
+	// begin empties the log at the chain's start; what came before is known by its
+	// epochs only.
+	begin := func(epochs []log.EpochStart) error {
+		fresh = false
+		n := slices.IndexFunc(epochs, func(e log.EpochStart) bool { return e.Start >= at })
+		if n < 0 {
+			n = len(epochs)
 		}
-		t, err := parseObjectTail(b)
-		if err != nil {
-			return at, fmt.Errorf("%s: %w", object.Key, err)
+		if err := l.Reset(ctx, at, epochs[:n], nil); err != nil {
+			return err
 		}
-		if n == 0 {
-			// What came before is known by its epochs only.
-			var before []log.EpochStart
-			for _, e := range t.epochs {
-				if e.Start < at {
-					before = append(before, e)
-				}
-			}
-			if err := l.Reset(ctx, at, before, nil); err != nil {
-				return at, err
-			}
-			if err := l.TrimTo(ctx, at); err != nil {
-				return at, err
+		return l.TrimTo(ctx, at)
+	}
+	err := c.walk(ctx, o.Store, at, o.To, func(b []byte, end log.Offset, epochs []log.EpochStart) error {
+		if fresh {
+			if err := begin(epochs); err != nil {
+				return err
 			}
 		}
-		for i := range t.chunks {
-			ch := &t.chunks[i]
-			if o.To > 0 && ch.base >= o.To {
-				break
-			}
-			if ch.end <= at {
-				continue
-			}
-			b, err := getRange(ctx, o.Store, object.Key, ch.pos, int64(ch.stored))
-			if err != nil {
-				return at, err
-			}
-			if crc32.Checksum(b, castagnoli) != ch.sum {
-				return at, &CorruptionError{Key: object.Key, Offset: ch.pos, Err: fmt.Errorf("wrong checksum of chunk %d", i)}
-			}
-			if err := checkBatches(b, ch.base, ch.end); err != nil {
-				return at, &CorruptionError{Key: object.Key, Offset: ch.pos, Err: err}
-			}
-			b, end := within(b, at, o.To)
-			if len(b) == 0 {
-				continue
-			}
-			if _, err := l.AppendReplicated(b); err != nil {
-				return at, err
-			}
-			at = end
-			progress.End, progress.Bytes = at, progress.Bytes+int64(len(b))
-			if o.Progress != nil {
-				o.Progress(progress)
-			}
+		if _, err := l.AppendReplicated(b); err != nil {
+			return err
 		}
+		at = end
+		progress.End, progress.Bytes = at, progress.Bytes+int64(len(b))
+		if o.Progress != nil {
+			o.Progress(progress)
+		}
+		return nil
+	})
+	if err == nil && fresh {
+		err = begin(nil)
+	}
+	if err != nil {
+		return at, err
 	}
 	if _, err := l.Sync(ctx); err != nil {
 		return at, err
 	}
 	return at, nil
+}
+
+// Read gives the chain's batches from the one that holds from on, checked, in order
+// and chunk by chunk; they are the callee's only during its call. It returns the
+// first error of fn or the store, and a [*CorruptionError] for a chunk that fails
+// its check.
+func (c *Chain) Read(ctx context.Context, s ObjectStore, from log.Offset, fn func(batches []byte) error) error {
+	return c.walk(ctx, s, from, 0, func(b []byte, _ log.Offset, _ []log.EpochStart) error { return fn(b) })
+}
+
+// walk visits the batches of [from, to) that are whole in it, but the first one may
+// begin below from. epochs is the epoch chain of the object that the batches are in.
+func (c *Chain) walk(ctx context.Context, s ObjectStore, from, to log.Offset, visit func(b []byte, end log.Offset, epochs []log.EpochStart) error) error {
+	at := from
+	for n := range c.Objects {
+		object := &c.Objects[n]
+		if object.End <= at || to > 0 && object.Base >= to {
+			continue
+		}
+		b, err := getRange(ctx, s, object.Key, object.Bytes-object.tailBytes, object.tailBytes)
+		if err != nil {
+			return err
+		}
+		t, err := parseObjectTail(b)
+		if err != nil {
+			return &CorruptionError{Key: object.Key, Offset: object.Bytes - object.tailBytes, Err: err}
+		}
+		for i := range t.chunks {
+			ch := &t.chunks[i]
+			if ch.end <= at || to > 0 && ch.base >= to {
+				continue
+			}
+			b, err := getRange(ctx, s, object.Key, ch.pos, int64(ch.stored))
+			if err != nil {
+				return err
+			}
+			if crc32.Checksum(b, castagnoli) != ch.sum {
+				return &CorruptionError{Key: object.Key, Offset: ch.pos, Err: fmt.Errorf("wrong checksum of chunk %d", i)}
+			}
+			if err := checkBatches(b, ch.base, ch.end); err != nil {
+				return &CorruptionError{Key: object.Key, Offset: ch.pos, Err: err}
+			}
+			b, end := within(b, at, to)
+			if len(b) == 0 {
+				continue
+			}
+			if err := visit(b, end, t.epochs); err != nil {
+				return err
+			}
+			at = end
+		}
+	}
+	return nil
 }
 
 func getRange(ctx context.Context, s ObjectStore, key string, off, n int64) ([]byte, error) {
@@ -328,8 +374,8 @@ func getRange(ctx context.Context, s ObjectStore, key string, off, n int64) ([]b
 	return b, nil
 }
 
-// within returns the batches of b from offset from on that end at or below to, and
-// where they end. Requires: checkBatches passed b.
+// within returns the batches of b from the one that holds from on, as far as they
+// end at or below to (0: all), and where they end. Requires: checkBatches passed b.
 func within(b []byte, from, to log.Offset) ([]byte, log.Offset) {
 	lo, hi, end := 0, 0, from
 	for at := 0; at < len(b); {
@@ -338,7 +384,7 @@ func within(b []byte, from, to log.Offset) ([]byte, log.Offset) {
 			break
 		}
 		at += batch.Size()
-		if batch.BaseOffset() < from {
+		if batch.NextOffset() <= from {
 			lo = at
 		}
 		hi, end = at, max(end, batch.NextOffset())

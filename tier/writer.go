@@ -81,30 +81,37 @@ func LastWriter(ctx context.Context, s ObjectStore, prefix string) (at time.Time
 	return at, true, nil
 }
 
-// announce writes the writer object each WriterInterval while Options.Writer says
-// that this node speaks for the cluster.
+// announcePoll bounds how long a node that has begun to speak for the cluster waits
+// until it says so.
+const (
+	announceFirst = 50 * time.Millisecond
+	announcePoll  = 5 * time.Second
+)
+
+// announce writes the writer object at once and each WriterInterval while
+// Options.Writer says that this node speaks for the cluster.
 func (m *Manager) announce(ctx context.Context) {
-	for failures := 0; ; {
-		wait := WriterInterval
-		if m.ours() && m.o.Writer() {
-			tctx, cancel := context.WithTimeout(ctx, m.o.StoreTimeout)
-			b := writerContent(m.o.Cluster, time.Now())
-			err := m.o.Store.Put(tctx, WriterKey(m.o.Prefix), bytes.NewReader(b), int64(len(b)), PutOptions{CRC32C: checksum(b), HasCRC32C: true})
-			cancel()
-			if err == nil {
-				failures = 0
-			} else if ctx.Err() == nil {
-				if failures == 0 {
-					m.o.Logger.Warn("writer object", "key", WriterKey(m.o.Prefix), "error", err)
-				}
-				wait = min(wait, backoff(failures, &m.o, err))
-				failures++
-			}
-		} else if !m.ours() {
-			wait = min(wait, m.o.MaxBackoff)
-		}
+	wait, failures := announceFirst, 0
+	for {
 		if sleep(ctx, wait) != nil {
 			return
 		}
+		if !m.ours() || !m.o.Writer() {
+			wait = min(2*wait, announcePoll)
+			continue
+		}
+		tctx, cancel := context.WithTimeout(ctx, m.o.StoreTimeout)
+		b := writerContent(m.o.Cluster, time.Now())
+		err := m.o.Store.Put(tctx, WriterKey(m.o.Prefix), bytes.NewReader(b), int64(len(b)), PutOptions{CRC32C: checksum(b), HasCRC32C: true})
+		cancel()
+		if err == nil {
+			wait, failures = WriterInterval, 0
+			continue
+		}
+		if failures == 0 && ctx.Err() == nil {
+			m.o.Logger.Warn("writer object", "key", WriterKey(m.o.Prefix), "error", err)
+		}
+		wait = backoff(failures, &m.o, err)
+		failures++
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/cordwood-io/cordwood/tier/s3store"
 )
 
 func main() {
@@ -28,6 +30,7 @@ type options struct {
 	dir  string
 	json bool
 	wait time.Duration
+	s3   string
 }
 
 // hostMain runs the program as a person starts it and returns its exit status.
@@ -39,6 +42,7 @@ func hostMain(ctx context.Context, args []string, stdin io.Reader, stdout, stder
 	flags.StringVar(&o.dir, "dir", "", "`directory` to keep nodes and store in (default: a temporary one)")
 	flags.BoolVar(&o.json, "json", false, "print one JSON object instead of a table")
 	flags.DurationVar(&o.wait, "wait", 30*time.Second, "how `long` to wait for the store at the end")
+	flags.StringVar(&o.s3, "s3", "", "`URL` of a bucket for the objects, s3://[KEY:SECRET@][HOST[:PORT]/]BUCKET[/PREFIX][?region=R&plaintext=1] (default: a directory)")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -47,6 +51,12 @@ func hostMain(ctx context.Context, args []string, stdin io.Reader, stdout, stder
 	case flags.NArg() > 0:
 		fmt.Fprintf(stderr, "quickstart: unexpected argument %q: the input is given by -in\n", flags.Arg(0))
 		return 2
+	}
+	if o.s3 != "" {
+		if _, err := s3store.ParseURL(o.s3); err != nil {
+			fmt.Fprintf(stderr, "quickstart: -s3: %v\n", err)
+			return 2
+		}
 	}
 	r, err := run(ctx, o, stdin, stderr)
 	if r != nil {

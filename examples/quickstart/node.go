@@ -36,6 +36,7 @@ type nodeRequest struct {
 	ID      int32            `json:"id,omitempty"`
 	Dir     string           `json:"dir,omitempty"`
 	Store   string           `json:"store,omitempty"`
+	S3      string           `json:"s3,omitempty"`
 	Listen  string           `json:"listen,omitempty"`
 	Cluster string           `json:"cluster,omitempty"`
 	Voters  []cordwood.Voter `json:"voters,omitempty"`
@@ -123,7 +124,7 @@ func nodeStep(ctx context.Context, n *cordwood.Node, q nodeRequest) (*cordwood.N
 		}
 		n, err = cordwood.Open(ctx, cordwood.Options{
 			ID: q.ID, Dir: filepath.ToSlash(q.Dir), Listener: l, Zone: fmt.Sprint("zone", q.ID),
-			Store: &lateStore{dir: q.Store}, StorePrefix: storePrefix, CacheBytes: 32 << 20,
+			Store: &lateStore{dir: q.Store, url: q.S3}, StorePrefix: storePrefix, CacheBytes: 32 << 20,
 		})
 		if err != nil {
 			return nil, a, err

@@ -23,6 +23,7 @@ type process struct {
 	id     int32
 	dir    string
 	store  string
+	s3     string // URL of a bucket, or ""
 	listen string
 
 	mu      sync.Mutex
@@ -56,7 +57,7 @@ func (p *process) start(ctx context.Context) error {
 	p.mu.Lock()
 	p.cmd, p.in, p.answers = cmd, in, bufio.NewReader(out)
 	p.mu.Unlock()
-	a, err := p.ask(ctx, nodeRequest{Op: "open", ID: p.id, Dir: p.dir, Store: p.store, Listen: p.listen, Seconds: 30})
+	a, err := p.ask(ctx, nodeRequest{Op: "open", ID: p.id, Dir: p.dir, Store: p.store, S3: p.s3, Listen: p.listen, Seconds: 30})
 	if err != nil {
 		return err
 	}
@@ -175,8 +176,9 @@ type clusterFile struct {
 	Listen  []string `json:"listen"`
 }
 
-// startFleet starts the three nodes below dir, as a new cluster if there is none.
-func startFleet(ctx context.Context, dir string) (*fleet, error) {
+// startFleet starts the three nodes below dir, as a new cluster if there is none. s3
+// is the URL of a bucket, or "".
+func startFleet(ctx context.Context, dir, s3 string) (*fleet, error) {
 	f := &fleet{}
 	name := filepath.Join(dir, "cluster.json")
 	var known clusterFile
@@ -191,7 +193,7 @@ func startFleet(ctx context.Context, dir string) (*fleet, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	for i := range f.processes {
-		p := &process{id: int32(i + 1), dir: filepath.Join(dir, fmt.Sprintf("node%d", i+1)), store: filepath.Join(dir, "store"), listen: anyPort}
+		p := &process{id: int32(i + 1), dir: filepath.Join(dir, fmt.Sprintf("node%d", i+1)), store: filepath.Join(dir, "store"), s3: s3, listen: anyPort}
 		if known.Cluster != "" {
 			p.listen = known.Listen[i]
 		}

@@ -134,9 +134,9 @@ func (s *session) start(ctx context.Context) (err error) {
 		return err
 	}
 	s.acked = len(s.ledger.hashes)
-	s.store = &lateStore{dir: filepath.Join(s.dir, "store")}
+	s.store = &lateStore{dir: filepath.Join(s.dir, "store"), url: s.o.s3}
 	s.before = readCounts(ctx, s.store)
-	if s.fleet, err = startFleet(ctx, s.dir); err != nil {
+	if s.fleet, err = startFleet(ctx, s.dir, s.o.s3); err != nil {
 		return err
 	}
 	short, cancel := context.WithTimeout(ctx, time.Minute)
@@ -405,7 +405,11 @@ func (s *session) age(ctx context.Context) error {
 				backlog = a.Backlog
 			}
 		}
-		return fmt.Errorf("the store at %s took nothing for %v: %.1f MB wait for it, all of it is on local disk", s.store.dir, s.o.wait, float64(backlog)/1e6)
+		where := s.store.dir
+		if s.o.s3 != "" {
+			where = "the bucket" // the URL may hold a secret
+		}
+		return fmt.Errorf("the store (%s) took nothing for %v: %.1f MB wait for it, all of it is on local disk", where, s.o.wait, float64(backlog)/1e6)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cordwood-io/cordwood/tier"
 	"github.com/cordwood-io/cordwood/tier/dirstore"
+	"github.com/cordwood-io/cordwood/tier/s3store"
 )
 
 // storePrefix keeps the objects apart from the counters in the same directory.
@@ -25,31 +26,91 @@ const (
 	deletesFile = "deletes.count"
 )
 
-// A lateStore is a directory store that is opened at the first use that succeeds:
-// a node must run while the store is away.
+// A lateStore is a store that is opened at the first use that succeeds: a node must
+// run while the store is away. It is a bucket if there is a URL, else the directory,
+// which has the counters either way.
 type lateStore struct {
 	dir string
+	url string // of a bucket
 
 	mu    sync.Mutex
-	store *dirstore.Store
+	store tier.ObjectStore
 	tried time.Time
 	err   error
 }
 
-func (s *lateStore) open() (*dirstore.Store, error) {
+func (s *lateStore) open(ctx context.Context) (tier.ObjectStore, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.store == nil && time.Since(s.tried) > time.Second {
 		s.tried = time.Now()
-		s.store, s.err = dirstore.Open(filepath.ToSlash(s.dir), dirstore.Options{Hooks: dirstore.Hooks{
-			BeforeLink:   func(key string) error { return s.count(key, putsFile) },
-			BeforeDelete: func(key string) error { return s.count(key, deletesFile) },
-		}})
+		s.store, s.err = s.try(ctx)
 	}
 	if s.store == nil {
 		return nil, fmt.Errorf("%w: %w", tier.ErrUnavailable, s.err)
 	}
 	return s.store, nil
+}
+
+func (s *lateStore) try(ctx context.Context) (tier.ObjectStore, error) {
+	if s.url == "" {
+		d, err := dirstore.Open(filepath.ToSlash(s.dir), dirstore.Options{Hooks: dirstore.Hooks{
+			BeforeLink:   func(key string) error { return s.count(key, putsFile) },
+			BeforeDelete: func(key string) error { return s.count(key, deletesFile) },
+		}})
+		if err != nil {
+			return nil, err
+		}
+		return d, nil
+	}
+	o, err := s3store.ParseURL(s.url)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return nil, err
+	}
+	b, err := s3store.Open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return &countingBucket{ObjectStore: b, count: s.count, put: map[string]bool{}}, nil
+}
+
+// A countingBucket counts objects before they come and go, as the hooks of a
+// directory do.
+type countingBucket struct {
+	tier.ObjectStore
+	count func(key, file string) error
+
+	mu  sync.Mutex
+	put map[string]bool // keys that were counted: a second attempt makes no second object
+}
+
+// Put implements [tier.ObjectStore].
+func (b *countingBucket) Put(ctx context.Context, key string, r io.ReaderAt, size int64, o tier.PutOptions) error {
+	b.mu.Lock()
+	again := b.put[key]
+	b.put[key] = true
+	b.mu.Unlock()
+	if !again {
+		if err := b.count(key, putsFile); err != nil {
+			return fmt.Errorf("%w: %w", tier.ErrUnavailable, err)
+		}
+	}
+	return b.ObjectStore.Put(ctx, key, r, size, o)
+}
+
+// Delete implements [tier.ObjectStore].
+func (b *countingBucket) Delete(ctx context.Context, keys []string) []tier.DeleteResult {
+	for _, key := range keys {
+		if _, err := b.Head(ctx, key); err == nil {
+			if err := b.count(key, deletesFile); err != nil {
+				break // the figures will not add up: they are for people
+			}
+		}
+	}
+	return b.ObjectStore.Delete(ctx, keys)
 }
 
 func (s *lateStore) count(key, file string) error {
@@ -69,7 +130,7 @@ func (s *lateStore) count(key, file string) error {
 
 // Put implements [tier.ObjectStore].
 func (s *lateStore) Put(ctx context.Context, key string, r io.ReaderAt, size int64, o tier.PutOptions) error {
-	d, err := s.open()
+	d, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -78,7 +139,7 @@ func (s *lateStore) Put(ctx context.Context, key string, r io.ReaderAt, size int
 
 // GetRange implements [tier.ObjectStore].
 func (s *lateStore) GetRange(ctx context.Context, key string, off, n int64) ([]byte, error) {
-	d, err := s.open()
+	d, err := s.open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +148,7 @@ func (s *lateStore) GetRange(ctx context.Context, key string, off, n int64) ([]b
 
 // Head implements [tier.ObjectStore].
 func (s *lateStore) Head(ctx context.Context, key string) (tier.ObjectInfo, error) {
-	d, err := s.open()
+	d, err := s.open(ctx)
 	if err != nil {
 		return tier.ObjectInfo{}, err
 	}
@@ -96,7 +157,7 @@ func (s *lateStore) Head(ctx context.Context, key string) (tier.ObjectInfo, erro
 
 // List implements [tier.ObjectStore].
 func (s *lateStore) List(ctx context.Context, prefix, after string) iter.Seq2[tier.ObjectInfo, error] {
-	d, err := s.open()
+	d, err := s.open(ctx)
 	if err != nil {
 		return func(yield func(tier.ObjectInfo, error) bool) { yield(tier.ObjectInfo{}, err) }
 	}
@@ -105,7 +166,7 @@ func (s *lateStore) List(ctx context.Context, prefix, after string) iter.Seq2[ti
 
 // Delete implements [tier.ObjectStore].
 func (s *lateStore) Delete(ctx context.Context, keys []string) []tier.DeleteResult {
-	d, err := s.open()
+	d, err := s.open(ctx)
 	if err != nil {
 		results := make([]tier.DeleteResult, len(keys))
 		for i, key := range keys {
@@ -118,7 +179,9 @@ func (s *lateStore) Delete(ctx context.Context, keys []string) []tier.DeleteResu
 
 // Capabilities implements [tier.ObjectStore].
 func (s *lateStore) Capabilities() tier.Capabilities {
-	d, err := s.open()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	d, err := s.open(ctx)
 	if err != nil {
 		return tier.Capabilities{}
 	}

@@ -41,6 +41,10 @@ type Options struct {
 	// FS is the file system. Nil means [log.OSFS].
 	FS log.FS
 
+	// ReadOnly makes Open change nothing, and fail if there is no directory; Put and
+	// Delete then return [tier.ErrDenied].
+	ReadOnly bool
+
 	// Hooks are called in the path of writes.
 	Hooks Hooks
 }
@@ -64,6 +68,7 @@ type Store struct {
 	fs    log.FS
 	dir   string
 	hooks Hooks
+	ro    bool
 
 	noLinks atomic.Bool // the file system has no hard links
 
@@ -77,7 +82,17 @@ func Open(dir string, o Options) (*Store, error) {
 	if o.FS == nil {
 		o.FS = log.OSFS{}
 	}
-	s := &Store{fs: o.FS, dir: dir, hooks: o.Hooks, durable: map[string]bool{}}
+	s := &Store{fs: o.FS, dir: dir, hooks: o.Hooks, ro: o.ReadOnly, durable: map[string]bool{}}
+	if o.ReadOnly {
+		info, err := s.fs.Stat(dir)
+		if err == nil && !info.IsDir {
+			err = syscall.ENOTDIR
+		}
+		if err != nil {
+			return nil, fmt.Errorf("dirstore: open %s: %w", dir, err)
+		}
+		return s, nil
+	}
 	unsynced := []string{dir}
 	for at := dir; path.Dir(at) != at; at = path.Dir(at) {
 		unsynced = append(unsynced, path.Dir(at))
@@ -124,6 +139,9 @@ func (s *Store) Put(ctx context.Context, key string, r io.ReaderAt, size int64, 
 	}
 	if size < 0 {
 		return fmt.Errorf("put %s: size %d", key, size)
+	}
+	if s.ro {
+		return fmt.Errorf("put %s: %w: the store was opened to read", key, tier.ErrDenied)
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("put %s: %w: %w", key, tier.ErrUnavailable, err)
@@ -446,6 +464,9 @@ func (s *Store) Delete(ctx context.Context, keys []string) []tier.DeleteResult {
 	for i, key := range keys {
 		results[i].Key = key
 		name, err := s.file(key)
+		if err == nil && s.ro {
+			err = fmt.Errorf("%w: the store was opened to read", tier.ErrDenied)
+		}
 		if err == nil {
 			err = s.remove(ctx, key, name)
 		}

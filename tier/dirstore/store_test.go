@@ -3,7 +3,10 @@ package dirstore_test
 import (
 	"bytes"
 	"errors"
+	"io/fs"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -164,4 +167,35 @@ func TestCrash(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestReadOnly(t *testing.T) {
+	dir := t.TempDir()
+	s, err := dirstore.Open(dir, dirstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(t.Context(), "a/k", strings.NewReader("data"), 4, tier.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ro, err := dirstore.Open(dir, dirstore.Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := ro.GetRange(t.Context(), "a/k", 0, 4); err != nil || string(b) != "data" {
+		t.Errorf("read: %q, %v", b, err)
+	}
+	if err := ro.Put(t.Context(), "a/k2", strings.NewReader("data"), 4, tier.PutOptions{}); !errors.Is(err, tier.ErrDenied) {
+		t.Errorf("Put: %v, want ErrDenied", err)
+	}
+	if r := ro.Delete(t.Context(), []string{"a/k"}); !errors.Is(r[0].Err, tier.ErrDenied) {
+		t.Errorf("Delete: %v, want ErrDenied", r[0].Err)
+	}
+	none := filepath.Join(dir, "none")
+	if _, err := dirstore.Open(none, dirstore.Options{ReadOnly: true}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a directory that is not there: %v", err)
+	}
+	if _, err := os.Stat(none); err == nil {
+		t.Error("a look made it")
+	}
 }

@@ -1,0 +1,467 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/cordwood-io/cordwood/log"
+	"github.com/cordwood-io/cordwood/log/record"
+	"github.com/cordwood-io/cordwood/tier"
+)
+
+// A finding as JSON shows it.
+type finding struct {
+	Kind      string `json:"kind"`
+	Partition string `json:"partition"`
+	Base      int64  `json:"base"`
+	End       int64  `json:"end"`
+	Lost      bool   `json:"lost"` // records can't be read
+	Key       string `json:"key,omitempty"`
+	Bytes     int64  `json:"bytes,omitempty"`
+	Detail    string `json:"detail,omitempty"`
+}
+
+func (p *place) finding(f tier.Finding) finding {
+	out := finding{Kind: f.Kind.String(), Partition: p.name(f.Partition), Base: int64(f.Base), End: int64(f.End), Lost: f.Kind.Loss(), Key: f.Key, Bytes: f.Bytes}
+	if f.Err != nil {
+		out.Detail = f.Err.Error()
+	}
+	return out
+}
+
+func printFindings(w io.Writer, findings []finding) error {
+	for _, f := range findings {
+		lost := ""
+		if f.Lost {
+			lost = " are lost"
+		}
+		if _, err := fmt.Fprintf(w, "%s: partition %s: offsets [%d, %d)%s %s %s\n", f.Kind, f.Partition, f.Base, f.End, lost, f.Key, f.Detail); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func auditFlags(f *flag.FlagSet, o *options) {
+	f.StringVar(&o.depth, "depth", "bytes", "how much to read of each object: `names`, tails or bytes")
+}
+
+// runAudit compares tier log and store.
+func runAudit(ctx context.Context, o *options) (_ int, err error) {
+	depth, ok := map[string]tier.AuditDepth{"names": tier.AuditNames, "tails": tier.AuditTails, "bytes": tier.AuditBytes}[o.depth]
+	if !ok {
+		return 0, fmt.Errorf("-depth %q is none of names, tails and bytes", o.depth)
+	}
+	p, err := o.open(ctx, false)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	if p.stopped == nil {
+		return auditAlone(ctx, o, p, depth)
+	}
+	show, clear := o.bar("audit")
+	r, err := tier.Audit(ctx, tier.AuditOptions{
+		Store: p.store, Prefix: p.prefix, Cluster: tier.ID(p.stopped.Cluster()), Events: p.stopped.TierEvents(ctx), Depth: depth,
+		Progress: func(a tier.AuditProgress) { show(int64(a.Checked), int64(a.Total)) },
+	})
+	clear()
+	if err != nil {
+		return 0, err
+	}
+	out := struct {
+		Partitions int       `json:"partitions"`
+		Ranges     int       `json:"ranges"`
+		Objects    int       `json:"objects"`
+		Bytes      int64     `json:"bytes"`
+		Pending    int       `json:"pending"`
+		Events     int       `json:"events"`
+		Clean      bool      `json:"clean"`
+		Findings   []finding `json:"findings"`
+	}{r.Partitions, r.Ranges, r.Objects, r.Bytes, r.Pending, r.Events, r.Clean(), []finding{}}
+	for _, f := range r.Findings {
+		out.Findings = append(out.Findings, p.finding(f))
+	}
+	if o.json {
+		err = o.print(out)
+	} else {
+		_, err = fmt.Fprintf(o.stdout, "%d partitions, %d ranges with %.1f MB of records in %d objects, %d unfinished uploads or deletions, %d events\n",
+			r.Partitions, r.Ranges, float64(r.Bytes)/1e6, r.Objects, r.Pending, r.Events)
+		verdict := "clean\n"
+		if !r.Clean() {
+			verdict = fmt.Sprintf("%d findings\n", len(r.Findings))
+		}
+		_, werr := io.WriteString(o.stdout, verdict)
+		err = errors.Join(err, printFindings(o.stdout, out.Findings), werr)
+	}
+	if err != nil || r.Clean() {
+		return statusClean, err
+	}
+	return statusFindings, nil
+}
+
+// auditAlone checks what the objects say of themselves.
+func auditAlone(ctx context.Context, o *options, p *place, depth tier.AuditDepth) (int, error) {
+	chains, err := p.catalog(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	out := struct {
+		Partitions int       `json:"partitions"`
+		Objects    int       `json:"objects"`
+		Spare      int       `json:"spare"`
+		Clean      bool      `json:"clean"`
+		Findings   []finding `json:"findings"`
+	}{Partitions: len(chains), Findings: []finding{}}
+	for _, c := range chains {
+		out.Objects += len(c.Objects)
+		out.Spare += len(c.Spare)
+		for _, f := range c.Broken {
+			out.Findings = append(out.Findings, p.finding(f))
+		}
+		if depth == tier.AuditBytes && len(c.Objects) > 0 {
+			err := c.Read(ctx, p.store, c.Start(), func([]byte) error { return nil })
+			if corrupt, ok := errors.AsType[*tier.CorruptionError](err); ok {
+				out.Findings = append(out.Findings, finding{Kind: tier.FindingCorrupt.String(), Partition: p.name(c.Partition), Base: int64(c.Start()), End: int64(c.End()), Key: corrupt.Key, Detail: err.Error(), Lost: true})
+			} else if err != nil {
+				return 0, err
+			}
+		}
+	}
+	out.Clean = len(out.Findings) == 0
+	if o.json {
+		err = o.print(out)
+	} else {
+		_, err = fmt.Fprintf(o.stdout, "%d partitions, %d objects in their chains, %d beside; without -dir what was deleted is not known\n", out.Partitions, out.Objects, out.Spare)
+		err = errors.Join(err, printFindings(o.stdout, out.Findings))
+	}
+	if err != nil || out.Clean {
+		return statusClean, err
+	}
+	return statusFindings, nil
+}
+
+func (p *place) catalog(ctx context.Context, o *options) ([]*tier.Chain, error) {
+	show, clear := o.bar("read objects")
+	defer clear()
+	return tier.Catalog(ctx, tier.CatalogOptions{Store: p.store, Prefix: p.prefix, Progress: func(a tier.AuditProgress) { show(int64(a.Checked), int64(a.Total)) }})
+}
+
+func sweepFlags(f *flag.FlagSet, o *options) {
+	f.BoolVar(&o.dryRun, "dry-run", false, "find and delete nothing")
+	f.DurationVar(&o.minAge, "min-age", tier.DefaultSweepAge, "spare objects younger than `this`")
+}
+
+// runSweep deletes what no tier log knows.
+func runSweep(ctx context.Context, o *options) (_ int, err error) {
+	if o.dir == "" {
+		return 0, errors.New("sweep needs -dir: only the tier log knows which objects are nobody's")
+	}
+	p, err := o.open(ctx, !o.dryRun)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	if here, all := p.stopped.TierReplicas(); here < all && !o.dryRun {
+		return 0, fmt.Errorf("%d of %d replicas of the tier log are in %s: the others may know objects that these do not; use -dry-run to look", here, all, o.dir)
+	}
+	known, err := p.stopped.TierKnows(ctx)
+	if err != nil {
+		return 0, err
+	}
+	audit, err := tier.Audit(ctx, tier.AuditOptions{Store: p.store, Prefix: p.prefix, Cluster: tier.ID(p.stopped.Cluster()), Events: p.stopped.TierEvents(ctx)})
+	if err != nil {
+		return 0, err
+	}
+	age := o.minAge
+	if age <= 0 {
+		age = -1
+	}
+	r, err := tier.SweepStopped(ctx, p.store, p.prefix, audit, known, tier.SweepOptions{DryRun: o.dryRun, MinAge: age})
+	if err != nil {
+		return 0, err
+	}
+	type object struct {
+		Key   string `json:"key"`
+		Bytes int64  `json:"bytes"`
+		Error string `json:"error,omitempty"`
+	}
+	out := struct {
+		Listed  int      `json:"listed"`
+		Orphans []object `json:"orphans"`
+		Young   int      `json:"young"`
+		Bytes   int64    `json:"bytes"`
+		Deleted int      `json:"deleted"`
+		Failed  int      `json:"failed"`
+		DryRun  bool     `json:"dry_run"`
+	}{r.Listed, []object{}, r.Young, r.Bytes, r.Deleted, len(r.Failed), o.dryRun}
+	failed := map[string]error{}
+	for _, d := range r.Failed {
+		failed[d.Key] = d.Err
+	}
+	for _, info := range r.Orphans {
+		x := object{Key: info.Key, Bytes: info.Size}
+		if err := failed[info.Key]; err != nil {
+			x.Error = err.Error()
+		}
+		out.Orphans = append(out.Orphans, x)
+	}
+	if o.json {
+		err = o.print(out)
+	} else {
+		for _, x := range out.Orphans {
+			fmt.Fprintln(o.stdout, x.Key, x.Bytes, x.Error)
+		}
+		_, err = fmt.Fprintf(o.stdout, "%d objects, %d orphans with %d bytes, %d younger than %v spared, %d deleted, %d failed\n",
+			out.Listed, len(out.Orphans), out.Bytes, out.Young, o.minAge, out.Deleted, out.Failed)
+	}
+	if err != nil || len(r.Failed) == 0 && (!o.dryRun || len(r.Orphans) == 0) {
+		return statusClean, err
+	}
+	return statusFindings, nil
+}
+
+func restoreFlags(f *flag.FlagSet, o *options) {
+	f.StringVar(&o.out, "out", "", "`directory` for the restored logs, one below it for each partition")
+	f.Int64Var(&o.to, "to", 0, "restore records below this `offset` (default: all)")
+	f.StringVar(&o.partition, "partition", "", "restore this `partition` only, as ls names it")
+	f.BoolVar(&o.force, "force", false, "restore although a cluster may be at work on the store")
+}
+
+// A restored partition as JSON shows it.
+type restored struct {
+	Partition string `json:"partition"`
+	Dir       string `json:"dir"`
+	Start     int64  `json:"start"`
+	End       int64  `json:"end"`
+	Records   int64  `json:"records"`
+	Bytes     int64  `json:"bytes"`          // of values
+	SHA256    string `json:"content_sha256"` // of the values, each followed by a newline
+	Broken    int    `json:"broken"`         // objects that can't be read
+}
+
+// runRestore builds logs from the store alone.
+func runRestore(ctx context.Context, o *options) (_ int, err error) {
+	if o.out == "" {
+		return 0, errors.New("restore needs -out")
+	}
+	if o.to < 0 {
+		return 0, fmt.Errorf("-to %d is no offset", o.to)
+	}
+	p, err := o.open(ctx, false)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	at, ok, err := tier.LastWriter(ctx, p.store, p.prefix)
+	if err != nil {
+		return 0, err
+	}
+	if age := time.Since(at); ok && age < tier.WriterLease && p.stopped == nil && !o.force {
+		return 0, fmt.Errorf("a cluster was at work on this store %v ago: stop it and wait until %v have passed, or use -force", age.Round(time.Second), tier.WriterLease)
+	}
+	chains, err := p.catalog(ctx, o)
+	if err == nil {
+		chains, err = p.choose(chains, o.partition)
+	}
+	if err != nil {
+		return 0, err
+	}
+	status := statusClean
+	out := struct {
+		Partitions []restored `json:"partitions"`
+	}{[]restored{}}
+	for _, c := range chains {
+		if len(c.Broken) > 0 {
+			status = statusFindings
+			var list []finding
+			for _, f := range c.Broken {
+				list = append(list, p.finding(f))
+			}
+			if err := printFindings(o.stderr, list); err != nil {
+				return 0, err
+			}
+		}
+		if len(c.Objects) == 0 {
+			continue
+		}
+		r, err := o.restore(ctx, p, c)
+		if err != nil {
+			return 0, fmt.Errorf("partition %s: %w", p.name(c.Partition), err)
+		}
+		out.Partitions = append(out.Partitions, r)
+	}
+	if o.json {
+		return status, o.print(out)
+	}
+	t := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "partition\toffsets\trecords\tMB\tsha256 of the values\tdirectory")
+	for _, r := range out.Partitions {
+		fmt.Fprintf(t, "%s\t[%d, %d)\t%d\t%.1f\t%s\t%s\n", r.Partition, r.Start, r.End, r.Records, float64(r.Bytes)/1e6, r.SHA256, r.Dir)
+	}
+	return status, t.Flush()
+}
+
+func (o *options) restore(ctx context.Context, p *place, c *tier.Chain) (r restored, err error) {
+	dir := filepath.Join(o.out, c.Partition.String())
+	if _, err := os.Stat(dir); err == nil {
+		return r, fmt.Errorf("%s is there already", dir)
+	}
+	l, err := log.Open(ctx, filepath.ToSlash(dir), log.Options{Partition: c.Partition})
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	show, clear := o.bar("restore " + p.name(c.Partition))
+	_, err = c.Restore(ctx, l, tier.RestoreOptions{
+		Store: p.store, To: log.Offset(o.to),
+		Progress: func(a tier.RestoreProgress) { show(int64(a.End-c.Start()), int64(c.End()-c.Start())) },
+	})
+	clear()
+	if err != nil {
+		return r, err
+	}
+	r = restored{Partition: p.name(c.Partition), Dir: dir, Start: int64(l.Start()), End: int64(l.End()), Broken: len(c.Broken)}
+	// What counts is what can be read back.
+	sum := sha256.New()
+	for rec, err := range l.Records(ctx, l.Start()) {
+		if err != nil {
+			return r, err
+		}
+		sum.Write(rec.Value)
+		sum.Write([]byte{'\n'})
+		r.Records++
+		r.Bytes += int64(len(rec.Value))
+	}
+	r.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	return r, nil
+}
+
+// runList lists what is in the store.
+func runList(ctx context.Context, o *options) (_ int, err error) {
+	p, err := o.open(ctx, false)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	chains, err := p.catalog(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	type object struct {
+		Key    string    `json:"key"`
+		Base   int64     `json:"base"`
+		End    int64     `json:"end"`
+		Epoch  int32     `json:"epoch"`
+		Bytes  int64     `json:"bytes"`
+		Sealed time.Time `json:"sealed"`
+	}
+	type chain struct {
+		Partition string   `json:"partition"`
+		Objects   []object `json:"objects"`
+		Spare     []string `json:"spare"`
+		Broken    int      `json:"broken"`
+	}
+	out := struct {
+		Cluster    string  `json:"cluster"`
+		Prefix     string  `json:"prefix"`
+		Partitions []chain `json:"partitions"`
+	}{Prefix: p.prefix, Partitions: []chain{}}
+	for _, c := range chains {
+		out.Cluster = c.Cluster.String()
+		x := chain{Partition: p.name(c.Partition), Objects: []object{}, Spare: append([]string{}, c.Spare...), Broken: len(c.Broken)}
+		for _, b := range c.Objects {
+			x.Objects = append(x.Objects, object{b.Key, int64(b.Base), int64(b.End), int32(b.Epoch), b.Bytes, b.Sealed.UTC()})
+		}
+		out.Partitions = append(out.Partitions, x)
+	}
+	if o.json {
+		return statusClean, o.print(out)
+	}
+	t := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "partition\toffsets\tepoch\tbytes\tsealed\tkey")
+	for _, c := range out.Partitions {
+		for _, b := range c.Objects {
+			fmt.Fprintf(t, "%s\t[%d, %d)\t%d\t%d\t%s\t%s\n", c.Partition, b.Base, b.End, b.Epoch, b.Bytes, b.Sealed.Format(time.RFC3339), b.Key)
+		}
+		if len(c.Spare)+c.Broken > 0 {
+			fmt.Fprintf(t, "%s\t%d objects beside the chain, %d that can't be read\n", c.Partition, len(c.Spare), c.Broken)
+		}
+	}
+	return statusClean, t.Flush()
+}
+
+func catFlags(f *flag.FlagSet, o *options) {
+	f.Int64Var(&o.n, "n", 0, "print at most so many `records` (default: all)")
+	f.StringVar(&o.partition, "partition", "", "the `partition`, as ls names it; needed if there are several")
+}
+
+var errEnough = errors.New("enough")
+
+// runCat prints the values of records in the store, each followed by a newline.
+func runCat(ctx context.Context, o *options) (_ int, err error) {
+	p, err := o.open(ctx, false)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	chains, err := p.catalog(ctx, o)
+	if err == nil {
+		chains, err = p.choose(chains, o.partition)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if len(chains) != 1 || len(chains[0].Objects) == 0 {
+		return 0, fmt.Errorf("the store has %d partitions: name one by -partition", len(chains))
+	}
+	c := chains[0]
+	from := log.Offset(o.offset)
+	if from >= c.End() || from < c.Start() && from > 0 {
+		return 0, fmt.Errorf("offset %d is not in the store, which holds [%d, %d)", from, c.Start(), c.End())
+	}
+	w := bufio.NewWriterSize(o.stdout, 1<<20)
+	n := int64(0)
+	err = c.Read(ctx, p.store, max(from, c.Start()), func(batches []byte) error {
+		for len(batches) > 0 {
+			b, rest, err := record.Next(batches, len(batches))
+			if err != nil {
+				return err
+			}
+			batches = rest
+			if b.IsControl() {
+				continue
+			}
+			for r, err := range b.Records() {
+				if err != nil {
+					return err
+				}
+				if r.Offset < from {
+					continue
+				}
+				if _, err := w.Write(append(r.Value, '\n')); err != nil {
+					return err
+				}
+				if n++; n == o.n {
+					return errEnough
+				}
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return statusClean, cmp.Or(err, w.Flush())
+}

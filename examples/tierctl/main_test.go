@@ -1,0 +1,231 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cordwood-io/cordwood"
+	"github.com/cordwood-io/cordwood/tier"
+	"github.com/cordwood-io/cordwood/tier/dirstore"
+)
+
+const records = 600
+
+func value(i int) string { return fmt.Sprintf("record %06d %s", i, strings.Repeat("x", 100)) }
+
+// cluster makes a directory as the quickstart leaves it: one node, stopped, and a
+// store with everything that was appended.
+func cluster(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	store, err := dirstore.Open(filepath.ToSlash(filepath.Join(dir, "store")), dirstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := cordwood.Open(t.Context(), cordwood.Options{
+		ID: 1, Dir: filepath.ToSlash(filepath.Join(dir, "node1")), Listener: l, Store: store, StorePrefix: "cordwood", SystemReplication: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := n.Init(ctx, cordwood.NewID(), []cordwood.Voter{{ID: 1, Addr: l.Addr().String()}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	tenant := n.Tenant("")
+	if err := tenant.CreateTopic(ctx, "lines", cordwood.TopicConfig{Replication: 1, SegmentBytes: 16 << 10}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range records {
+		if _, err := tenant.Topic("lines").AppendRecords(ctx, 0, cordwood.Record{Value: []byte(value(i))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := tenant.Replica("lines", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Roll(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		s, err := r.Status()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Tier.TierEnd > records { // and the control batch
+			break
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatal("the records don't reach the store")
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return dir
+}
+
+// tierctl runs the program.
+func tierctl(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = run(t.Context(), args, &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+func must(t *testing.T, want int, args ...string) string {
+	t.Helper()
+	status, stdout, stderr := tierctl(t, args...)
+	if status != want {
+		t.Fatalf("tierctl %q: status %d, want %d\n%s%s", args, status, want, stdout, stderr)
+	}
+	return stdout
+}
+
+func TestTierctl(t *testing.T) {
+	dir := cluster(t)
+	store := filepath.Join(dir, "store")
+	if out := must(t, 0, "audit", "-dir", dir); !strings.HasSuffix(out, "clean\n") {
+		t.Errorf("audit: %s", out)
+	}
+	var list struct {
+		Partitions []struct {
+			Partition string
+			Objects   []struct {
+				Key       string
+				Base, End int64
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(must(t, 0, "ls", "-json", "-dir", dir)), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Partitions) != 1 || len(list.Partitions[0].Objects) < 4 || !strings.HasSuffix(list.Partitions[0].Partition, "lines-0") {
+		t.Fatalf("ls: %+v", list)
+	}
+	var all strings.Builder
+	for i := range records {
+		all.WriteString(value(i) + "\n")
+	}
+	if out := must(t, 0, "cat", "0", "-store", store); out != all.String() {
+		t.Errorf("cat: %d bytes, want %d", len(out), all.Len())
+	}
+	// Offset 0 is a control batch.
+	if out := must(t, 0, "cat", "-n", "2", "-store", store, "101"); out != value(100)+"\n"+value(101)+"\n" {
+		t.Errorf("cat 101 -n 2: %q", out)
+	}
+
+	// The cluster was at work a moment ago.
+	restored := filepath.Join(t.TempDir(), "out")
+	if status, _, stderr := tierctl(t, "restore", "-store", store, "-out", restored); status != statusFailed || !strings.Contains(stderr, "-force") {
+		t.Errorf("restore beside a cluster: status %d, %s", status, stderr)
+	}
+	var back struct {
+		Partitions []struct {
+			Records int64
+			SHA256  string `json:"content_sha256"`
+			Start   int64
+			End     int64
+		}
+	}
+	if err := json.Unmarshal([]byte(must(t, 0, "restore", "-force", "-json", "-store", store, "-out", restored)), &back); err != nil {
+		t.Fatal(err)
+	}
+	if len(back.Partitions) != 1 || back.Partitions[0].Records != records || back.Partitions[0].SHA256 != hash(all.String()) {
+		t.Errorf("restore: %+v", back)
+	}
+	must(t, statusFailed, "restore", "-force", "-store", store, "-out", restored) // it is there already
+	if err := json.Unmarshal([]byte(must(t, 0, "restore", "-force", "-json", "-to", "50", "-store", store, "-out", restored+"2")), &back); err != nil {
+		t.Fatal(err)
+	}
+	if back.Partitions[0].End != 50 || back.Partitions[0].Records != 49 {
+		t.Errorf("restore -to 50: %+v", back)
+	}
+
+	// One object goes, and one comes that nobody knows.
+	third := list.Partitions[0].Objects[2]
+	file := filepath.Join(store, filepath.FromSlash(third.Key))
+	saved, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	lost := fmt.Sprintf("offsets [%d, %d) are lost", third.Base, third.End)
+	if out := must(t, statusFindings, "audit", "-depth", "names", "-dir", dir); !strings.Contains(out, lost) {
+		t.Errorf("audit without an object: %s", out)
+	}
+	must(t, statusFindings, "restore", "-force", "-store", store, "-out", restored+"3")
+	if err := os.WriteFile(file, saved, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	k, _ := tier.ParseKey("cordwood", third.Key)
+	k.ID = tier.ID{1}
+	orphan := filepath.Join(store, filepath.FromSlash(k.Path("cordwood")))
+	if err := os.WriteFile(orphan, saved, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out := must(t, statusFindings, "audit", "-dir", dir); !strings.Contains(out, "orphan") || strings.Contains(out, "lost") {
+		t.Errorf("audit with an orphan: %s", out)
+	}
+	if out := must(t, 0, "sweep", "-dir", dir); !strings.Contains(out, "1 younger") {
+		t.Errorf("sweep of a young orphan: %s", out)
+	}
+	must(t, statusFindings, "sweep", "-dry-run", "-min-age", "0", "-dir", dir)
+	if _, err := os.Stat(orphan); err != nil {
+		t.Error(err)
+	}
+	must(t, 0, "sweep", "-min-age", "0", "-dir", dir)
+	if _, err := os.Stat(orphan); !os.IsNotExist(err) {
+		t.Errorf("after the sweep: %v", err)
+	}
+	must(t, 0, "audit", "-dir", dir)
+}
+
+func TestBadInput(t *testing.T) {
+	empty := t.TempDir()
+	for _, args := range [][]string{
+		{}, {"frob"}, {"audit"}, {"audit", "-dir", filepath.Join(empty, "none")}, {"audit", "-store", empty}, {"audit", "-dir", empty, "x"},
+		{"audit", "-store", empty, "-s3", "s3://b"}, {"audit", "-s3", "http://b"}, {"cat", "-store", empty}, {"cat", "-store", empty, "x1"},
+		{"cat", "-store", empty, "-5"}, {"restore", "-store", empty}, {"restore", "-store", empty, "-out", "x", "-to", "-1"},
+		{"sweep", "-store", empty}, {"audit", "-depth", "deep", "-store", empty},
+	} {
+		status, stdout, stderr := tierctl(t, args...)
+		if status != statusFailed || stdout != "" || stderr == "" {
+			t.Errorf("tierctl %q: status %d\n%s%s", args, status, stdout, stderr)
+		}
+	}
+	entries, err := os.ReadDir(empty)
+	if err != nil || len(entries) != 0 {
+		t.Errorf("a look made files: %v, %v", entries, err)
+	}
+}
+
+func hash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,248 @@
+package cordwood
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"log/slog"
+	"path"
+	"slices"
+
+	"github.com/cordwood-io/cordwood/log"
+	"github.com/cordwood-io/cordwood/metadata"
+	"github.com/cordwood-io/cordwood/tier"
+)
+
+// StoppedOptions configure [OpenStopped].
+type StoppedOptions struct {
+	// FS is the file system; nil means [log.OSFS].
+	FS log.FS
+
+	// Logger is given to what is opened. Nil discards.
+	Logger *slog.Logger
+}
+
+// A Stopped is what the directories of stopped nodes of one cluster hold: for tools
+// that look at a cluster which does not run. It holds the directories' locks, so no
+// node can start on them meanwhile. Make one with [OpenStopped]. It is safe for
+// concurrent use, Close apart.
+type Stopped struct {
+	cluster ID
+	image   *metadata.Image
+	closers []io.Closer // in the order of opening
+	logs    []*log.Log  // of the tier log, the best first
+	want    int         // replicas of the tier log
+}
+
+// OpenStopped opens the directories of stopped nodes. Logs are recovered as at a
+// start of the node, which may cut torn tails; nothing else is changed. At least one
+// of the nodes must be a voter, since the names of topics are in the metadata; the
+// newest image of all counts.
+//
+// Errors: [ErrDirectoryInUse] if a node runs, [*VersionError], [*log.CorruptionError],
+// fs.ErrNotExist for a directory that is no node's, an error if the nodes are of
+// different clusters, and those of the disk. ctx bounds the call.
+func OpenStopped(ctx context.Context, dirs []string, o StoppedOptions) (_ *Stopped, err error) {
+	if o.FS == nil {
+		o.FS = log.OSFS{}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if len(dirs) == 0 {
+		return nil, errors.New("cordwood: no directories of nodes")
+	}
+	s := &Stopped{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	for _, dir := range dirs {
+		if err := s.openNode(dir, o); err != nil {
+			return nil, fmt.Errorf("cordwood: %s: %w", dir, err)
+		}
+	}
+	if s.image == nil {
+		return nil, errors.New("cordwood: none of the nodes is a voter, so nothing tells which topics there are")
+	}
+	topic, ok := s.image.TopicByName("", tierTopic)
+	if !ok {
+		return s, nil
+	}
+	id := log.PartitionID{Topic: topic.ID}
+	if p, ok := s.image.Partition(id); ok {
+		s.want = len(p.Replicas)
+	}
+	for _, dir := range dirs {
+		if err := s.openTierLog(ctx, dir, id, o); err != nil {
+			return nil, fmt.Errorf("cordwood: %s: %w", dir, err)
+		}
+	}
+	// As voters and in-sync sets do: the newer epoch, then the longer log.
+	slices.SortStableFunc(s.logs, func(x, y *log.Log) int {
+		return cmp.Or(cmp.Compare(y.LastEpoch(), x.LastEpoch()), cmp.Compare(y.End(), x.End()))
+	})
+	return s, nil
+}
+
+// openNode locks a directory and reads identity and image.
+func (s *Stopped) openNode(dir string, o StoppedOptions) error {
+	b, err := readSmall(o.FS, path.Join(dir, identityFile))
+	if err != nil {
+		return err
+	}
+	lock, err := o.FS.Lock(path.Join(dir, "lock"))
+	if errors.Is(err, log.ErrLocked) {
+		return ErrDirectoryInUse
+	}
+	if err != nil {
+		return err
+	}
+	s.closers = append(s.closers, lock)
+	self, err := decodeIdentity(path.Join(dir, identityFile), b)
+	if err != nil {
+		return err
+	}
+	switch {
+	case self.cluster == ID{}:
+		return errors.New("the node has not joined a cluster")
+	case s.cluster != ID{} && s.cluster != self.cluster:
+		return fmt.Errorf("the node is of cluster %v, not of %v", self.cluster, s.cluster)
+	}
+	s.cluster = self.cluster
+	var voters []metadata.Voter
+	for _, v := range self.voters {
+		voters = append(voters, metadata.Voter{ID: metadata.BrokerID(v.ID), Addr: v.Addr})
+	}
+	if !slices.ContainsFunc(self.voters, func(v Voter) bool { return v.ID == self.node }) {
+		return nil
+	}
+	im, err := metadata.ReadImage(metadata.Options{
+		FS: o.FS, Dir: path.Join(dir, "metadata"), Cluster: self.cluster,
+		Self: metadata.BrokerID(self.node), Directory: self.directory, Voters: voters, Logger: o.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	if s.image == nil || im.Index() > s.image.Index() {
+		s.image = im
+	}
+	return nil
+}
+
+func (s *Stopped) openTierLog(ctx context.Context, dir string, id log.PartitionID, o StoppedOptions) error {
+	name := path.Join(dir, "partitions", id.String())
+	if _, err := o.FS.Stat(name); errors.Is(err, fs.ErrNotExist) {
+		return nil // no replica here
+	} else if err != nil {
+		return err
+	}
+	disk, err := log.NewDisk(log.DiskOptions{FS: o.FS, Dir: dir})
+	if err != nil {
+		return err
+	}
+	s.closers = append(s.closers, closer(disk.Close))
+	l, err := log.Open(ctx, name, log.Options{Disk: disk, Partition: id, UseReserve: true, Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	s.closers = append(s.closers, l)
+	s.logs = append(s.logs, l)
+	return nil
+}
+
+type closer func() error
+
+func (c closer) Close() error { return c() }
+
+// Close gives the directories back. It can be called again.
+func (s *Stopped) Close() error {
+	var errs []error
+	for _, c := range slices.Backward(s.closers) {
+		errs = append(errs, c.Close())
+	}
+	s.closers = nil
+	return errors.Join(errs...)
+}
+
+// Cluster is the cluster that the nodes are of.
+func (s *Stopped) Cluster() ID { return s.cluster }
+
+// TopicName returns the tenant and the name of a topic; false if the metadata does not
+// know it.
+func (s *Stopped) TopicName(id log.TopicID) (tenant, name string, ok bool) {
+	t, ok := s.image.Topic(id)
+	return t.Tenant, t.Name, ok
+}
+
+// TierReplicas returns how many replicas of the tier log are here, and how many
+// there are.
+func (s *Stopped) TierReplicas() (here, all int) { return len(s.logs), s.want }
+
+// TierEvents iterates over the tier log of the replica that would lead: the one with
+// the newest epoch, and of these the longest. What it holds above the high watermark is
+// included: a start of the cluster would commit it.
+func (s *Stopped) TierEvents(ctx context.Context) iter.Seq2[tier.Committed, error] {
+	if len(s.logs) == 0 {
+		return func(yield func(tier.Committed, error) bool) {}
+	}
+	return stoppedEvents(ctx, s.logs[0])
+}
+
+func stoppedEvents(ctx context.Context, l *log.Log) iter.Seq2[tier.Committed, error] {
+	return func(yield func(tier.Committed, error) bool) {
+		for at := l.Start(); at < l.End(); {
+			b, err := l.Read(ctx, at, defaultReadBytes)
+			if err != nil {
+				yield(tier.Committed{}, err)
+				return
+			}
+			next, ok := (tierEvents{}).yield(b.Bytes(), at, yield)
+			b.Release()
+			if !ok {
+				return
+			}
+			at = next
+		}
+	}
+}
+
+// TierKnows returns a function that says whether a replica's tier log other than that
+// of [Stopped.TierEvents] names an object which that one never does: what an audit
+// can't know; see [tier.SweepStopped].
+func (s *Stopped) TierKnows(ctx context.Context) (func(log.PartitionID, tier.ID) bool, error) {
+	type name struct {
+		p  log.PartitionID
+		id tier.ID
+	}
+	first, others := map[name]bool{}, map[name]bool{}
+	for i, l := range s.logs {
+		for c, err := range stoppedEvents(ctx, l) {
+			if err != nil {
+				return nil, err
+			}
+			if c.Event == nil {
+				continue
+			}
+			e, err := tier.DecodeEvent(c.Event)
+			if err != nil {
+				return nil, err
+			}
+			if b, ok := e.Body.(tier.CopyStarted); ok {
+				n := name{e.Partition, b.ID}
+				switch {
+				case i == 0:
+					first[n] = true
+				case !first[n]:
+					others[n] = true
+				}
+			}
+		}
+	}
+	return func(p log.PartitionID, id tier.ID) bool { return others[name{p, id}] }, nil
+}
