@@ -110,10 +110,8 @@ func (l *Log) writeGated(epoch Epoch, b []byte) (Appended, error) {
 	if err != nil || a.Duplicate {
 		return a, err
 	}
-	end := l.end
-	defer l.endPartial()
-	if err := l.place(b); err != nil {
-		return Appended{}, l.takeBack(end, err)
+	if err := l.placeAll(b); err != nil {
+		return Appended{}, err
 	}
 	return a, nil
 }
@@ -121,8 +119,7 @@ func (l *Log) writeGated(epoch Epoch, b []byte) (Appended, error) {
 // sequence judges the batches and stamps them if they are new. Requires: gate.
 func (l *Log) sequence(epoch Epoch, b []byte) (Appended, error) {
 	a := Appended{Base: -1, Epoch: epoch}
-	clear(l.scratch)
-	l.scratch = l.scratch[:0]
+	l.clearScratch()
 	next := l.end
 	now := nowMs()
 	var dup *producedBatch // of the last batch
@@ -135,11 +132,8 @@ func (l *Log) sequence(epoch Epoch, b []byte) (Appended, error) {
 		at = len(b) - len(rest)
 		base, end := next, next+Offset(be.Uint32(b[from+23:]))+1
 		was := dup
-		dup = nil
-		if id := batch.ProducerID(); id >= 0 {
-			if dup, err = l.lookup(id, now).check(batch, l.o.AdmitUnknownProducers); err != nil {
-				return Appended{}, err
-			}
+		if dup, err = l.stamp(epoch, batch, base, now); err != nil {
+			return Appended{}, err
 		}
 		if from > 0 && (was == nil) != (dup == nil) {
 			return Appended{}, fmt.Errorf("%w: the batch at byte %d", ErrPartlyDuplicate, from)
@@ -154,11 +148,6 @@ func (l *Log) sequence(epoch Epoch, b []byte) (Appended, error) {
 		if dup != nil {
 			continue
 		}
-		if l.o.LogAppendTime && !batch.IsControl() {
-			batch.SetLogAppendTime(now)
-		}
-		batch.SetBaseOffset(base)
-		batch.SetLeaderEpoch(epoch)
 		next = end
 		if id := batch.ProducerID(); id >= 0 && at < len(b) {
 			l.remember(id, batch, now)
@@ -168,6 +157,28 @@ func (l *Log) sequence(epoch Epoch, b []byte) (Appended, error) {
 		a.Epoch, a.Duplicate = -1, true
 	}
 	return a, nil
+}
+
+// stamp judges one batch, behind those that scratch holds, and stamps it for base
+// unless it is a duplicate, which it returns. Requires: gate.
+func (l *Log) stamp(epoch Epoch, batch record.Batch, base Offset, now int64) (*producedBatch, error) {
+	if id := batch.ProducerID(); id >= 0 {
+		dup, err := l.lookup(id, now).check(batch, l.o.AdmitUnknownProducers)
+		if err != nil || dup != nil {
+			return dup, err
+		}
+	}
+	if l.o.LogAppendTime && !batch.IsControl() {
+		batch.SetLogAppendTime(now)
+	}
+	batch.SetBaseOffset(base)
+	batch.SetLeaderEpoch(epoch)
+	return nil, nil
+}
+
+func (l *Log) clearScratch() {
+	clear(l.scratch)
+	l.scratch = l.scratch[:0]
 }
 
 func (l *Log) lookup(id, now int64) *producer {
@@ -228,10 +239,8 @@ func (l *Log) replicateGated(b []byte) (Appended, error) {
 		at += int(h.size)
 	}
 	a := Appended{Base: l.end, End: next, Epoch: epoch}
-	end := l.end
-	defer l.endPartial()
-	if err := l.place(b); err != nil {
-		return Appended{}, l.takeBack(end, err)
+	if err := l.placeAll(b); err != nil {
+		return Appended{}, err
 	}
 	return a, nil
 }
@@ -253,6 +262,17 @@ func (l *Log) takeBack(end Offset, err error) error {
 		return l.fail("take back a part of an append in "+l.dir, terr)
 	}
 	return err
+}
+
+// placeAll writes stamped batches at the end of the log: all of them or none.
+// Requires: gate.
+func (l *Log) placeAll(b []byte) error {
+	end := l.end
+	defer l.endPartial()
+	if err := l.place(b); err != nil {
+		return l.takeBack(end, err)
+	}
+	return nil
 }
 
 // place writes stamped batches at the end of the log, over segments as they fit.

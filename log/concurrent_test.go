@@ -9,6 +9,7 @@ import (
 	"path"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -280,6 +281,90 @@ func TestNoAckBeforeSync(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestGroupOfProducers lets appends of idempotent producers gather behind a stalled
+// sync: they share one write and one sync, and each is judged behind those before it.
+func TestGroupOfProducers(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		t.Run(fmt.Sprintf("full=%v", full), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				fs := logtest.NewFS(1)
+				l := open(t, fs, log.Options{})
+				for id := range int64(20) {
+					if _, err := l.Append(ctx, sequenced(id, 0, 0, "first")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				release := fs.Stall(func(op logtest.Op) bool { return op.Kind == logtest.OpSync })
+				var wg sync.WaitGroup
+				type answer struct {
+					a   log.Appended
+					err error
+				}
+				answers := make(map[string]*answer)
+				add := func(name string, b []byte) {
+					r := &answer{}
+					answers[name] = r
+					wg.Go(func() { r.a, r.err = l.Append(ctx, b) })
+					synctest.Wait() // they come in this order
+				}
+				add("leader", plain("leads"))
+				for id := range int64(20) {
+					add(fmt.Sprint("next ", id), sequenced(id, 0, 1, "a", "b"))
+				}
+				add("again", sequenced(7, 0, 1, "a", "b"))
+				add("old", sequenced(7, 0, 0, "first"))
+				add("gap", sequenced(8, 0, 4, "too far"))
+				add("then", sequenced(9, 0, 3, "c"))
+				add("new", sequenced(100, 0, 0, "first"))
+				add("plain", plain("no producer"))
+				var writes atomic.Int32
+				fs.OnOp(func(op logtest.Op) error {
+					if op.Kind == logtest.OpWrite && op.Len > 1000 {
+						writes.Add(1)
+						if full {
+							return syscall.ENOSPC
+						}
+					}
+					return nil
+				})
+				release()
+				wg.Wait()
+				fs.OnOp(nil)
+				want := func(name string, a log.Appended, err error) {
+					t.Helper()
+					if full && a.End > 21 {
+						a, err = log.Appended{}, log.ErrDiskFull
+					}
+					if r := answers[name]; r.a != a || !errors.Is(r.err, err) {
+						t.Errorf("%s: got %+v, %v; want %+v, %v", name, r.a, r.err, a, err)
+					}
+				}
+				want("leader", log.Appended{Base: 20, End: 21}, nil)
+				for id := range log.Offset(20) {
+					want(fmt.Sprint("next ", id), log.Appended{Base: 21 + 2*id, End: 23 + 2*id}, nil)
+				}
+				want("again", log.Appended{Base: 35, End: 37, Epoch: -1, Duplicate: true}, nil)
+				want("old", log.Appended{Base: 7, End: 8, Epoch: -1, Duplicate: true}, nil)
+				want("gap", log.Appended{}, log.ErrOutOfOrderSequence)
+				want("then", log.Appended{Base: 61, End: 62}, nil)
+				want("new", log.Appended{Base: 62, End: 63}, nil)
+				want("plain", log.Appended{Base: 63, End: 64}, nil)
+				if n := writes.Load(); n != 1 {
+					t.Errorf("got %d writes for one group", n)
+				}
+				if full {
+					// None of it is in the log, and the log knows.
+					if a, err := l.Append(ctx, sequenced(7, 0, 1, "a", "b")); err != nil || a.Base != 21 {
+						t.Errorf("got %+v, %v", a, err)
+					}
+				}
+				mustClose(t, l)
+			})
+		})
+	}
 }
 
 func TestWaitersWokenByClose(t *testing.T) {

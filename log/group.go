@@ -3,6 +3,9 @@ package log
 import (
 	"context"
 	"fmt"
+	"math"
+
+	"github.com/cordwood-io/cordwood/log/record"
 )
 
 // Group commit: appends that wait at the same time share one write and one sync.
@@ -211,45 +214,63 @@ func (l *Log) writeGroup(group []*appendRequest) bool {
 			bytes += len(group[n].b)
 			n++
 		}
-		if n > 1 && l.writeStaged(group[:n], epoch, bytes) {
-			any = true
+		if n > 1 {
+			l.writeStaged(group[:n], epoch, bytes)
 		} else {
-			for _, r := range group[:n] {
-				r.res, r.err = l.writeGated(epoch, r.b)
-				any = any || r.err == nil
-			}
+			group[0].res, group[0].err = l.writeGated(epoch, group[0].b)
+		}
+		for _, r := range group[:n] {
+			any = any || r.err == nil
 		}
 		group = group[n:]
 	}
 	return any
 }
 
-// writeStaged writes requests by one call if none of them needs a judgement of its
-// own: no producer state is asked. It reports whether it did.
-func (l *Log) writeStaged(group []*appendRequest, epoch Epoch, bytes int) bool {
-	for _, r := range group {
-		if be.Uint64(r.b[43:])>>63 == 0 {
-			return false
-		}
-	}
+// writeStaged judges each of the requests behind those before it, and writes those
+// that are new by one call: all of these or none. Requires: gate.
+func (l *Log) writeStaged(group []*appendRequest, epoch Epoch, bytes int) {
+	err := l.writable()
 	buf := getBuffer(bytes)
 	defer buf.put()
 	b := buf.b[:0]
+	l.clearScratch()
+	end, next := l.end, l.end
+	now := nowMs()
 	for _, r := range group {
-		b = append(b, r.b...)
-	}
-	a, err := l.writeGated(epoch, b)
-	if err != nil {
-		for _, r := range group {
+		if err != nil {
 			r.res, r.err = Appended{}, err
+			continue
 		}
-		return true
+		batch, _, bad := record.Next(r.b, math.MaxInt)
+		if bad != nil {
+			r.res, r.err = Appended{}, fmt.Errorf("%w: %w", ErrInvalidBatch, bad)
+			continue
+		}
+		dup, bad := l.stamp(epoch, batch, next, now)
+		switch {
+		case bad != nil:
+			r.res, r.err = Appended{}, bad
+		case dup != nil:
+			r.res, r.err = Appended{Base: dup.base, End: dup.last + 1, Epoch: -1, Duplicate: true}, nil
+		default:
+			r.res, r.err = Appended{Base: next, End: batch.LastOffset() + 1, Epoch: epoch}, nil
+			next = r.res.End
+			b = append(b, r.b...)
+			if id := batch.ProducerID(); id >= 0 {
+				l.remember(id, batch, now)
+			}
+		}
 	}
-	next := a.Base
-	for _, r := range group {
-		end := next + Offset(be.Uint32(r.b[23:])) + 1
-		r.res = Appended{Base: next, End: end, Epoch: epoch}
-		next = end
+	if len(b) == 0 {
+		return
 	}
-	return true
+	if err := l.placeAll(b); err != nil {
+		for _, r := range group {
+			// A duplicate of one in this group is as little in the log as that is.
+			if r.err == nil && r.res.End > end {
+				r.res, r.err = Appended{}, err
+			}
+		}
+	}
 }
