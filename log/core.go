@@ -549,6 +549,11 @@ func (l *Log) runLater() {
 			l.o.Logger.Warn("helper file not synced", "path", name, "err", err)
 		}
 	}
+	l.endLater()
+}
+
+// endLater ends what runLater does: the log is queued again if more has come.
+func (l *Log) endLater() {
 	l.mu.Lock()
 	again := len(l.later) > 0 || len(l.helpers) > 0
 	if !again {

@@ -104,6 +104,7 @@ type Disk struct {
 	open    int             // descriptors
 	idle    handleList      // open handles that nobody uses, least recently used last
 	queue   []*Log          // with SyncLater callbacks that wait, in order
+	single  []*Log          // of these, those that sync their own files
 	workers int
 	stats   DiskStats
 }
@@ -193,7 +194,7 @@ func (d *Disk) Stats() DiskStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.stats
-	s.Logs, s.OpenFiles, s.SyncQueue, s.Workers = len(d.dirs), d.open, len(d.queue), d.workers
+	s.Logs, s.OpenFiles, s.SyncQueue, s.Workers = len(d.dirs), d.open, len(d.queue)+len(d.single), d.workers
 	return s
 }
 
@@ -289,21 +290,51 @@ func (d *Disk) later(l *Log) {
 	}
 }
 
-// work serves the queue and ends when it is empty.
+// laterSingle queues logs again that are to sync their own files.
+func (d *Disk) laterSingle(logs []*Log) {
+	d.mu.Lock()
+	d.single = append(d.single, logs...)
+	n := min(len(d.single), d.o.Syncers-d.workers)
+	if n > 0 {
+		d.workers += n
+		d.wg.Add(n)
+	}
+	d.mu.Unlock()
+	for range n {
+		go pprof.Do(context.Background(), pprof.Labels("cordwood", "log-sync"), func(context.Context) { d.work() })
+	}
+}
+
+// work serves the queues and ends when they are empty. What may go into the journal
+// is served together.
 func (d *Disk) work() {
 	defer d.wg.Done()
+	var batch laterBatch
 	for {
 		d.mu.Lock()
-		if len(d.queue) == 0 {
-			d.queue = nil
+		switch n := len(d.queue); {
+		case len(d.single) > 0:
+			l := d.single[0]
+			d.single = d.single[1:]
+			d.mu.Unlock()
+			l.runLater()
+		case n == 0:
+			d.queue, d.single = nil, nil
 			d.workers--
 			d.mu.Unlock()
 			return
+		case n == 1 || d.journal == nil:
+			l := d.queue[0]
+			d.queue = d.queue[1:]
+			d.mu.Unlock()
+			l.runLater()
+		default:
+			n = min(n, maxJournalEntries)
+			batch.logs = append(batch.logs[:0], d.queue[:n]...)
+			d.queue = d.queue[n:]
+			d.mu.Unlock()
+			batch.run(d)
 		}
-		l := d.queue[0]
-		d.queue = d.queue[1:]
-		d.mu.Unlock()
-		l.runLater()
 	}
 }
 

@@ -249,3 +249,84 @@ func (l *Log) statedNow() Offset {
 	defer l.mu.Unlock()
 	return l.stated
 }
+
+// A laterBatch is logs whose SyncLater callbacks are served by one group.
+type laterBatch struct {
+	logs   []*Log
+	items  []laterItem
+	reqs   []*journalRequest
+	rest   []*Log
+	waiter journalWaiter
+}
+
+type laterItem struct {
+	l     *Log
+	r     round
+	buf   *buffer
+	calls []func(Offset, error)
+}
+
+func (b *laterBatch) run(d *Disk) {
+	if b.waiter.ch == nil {
+		b.waiter.ch = make(chan struct{}, 1)
+	}
+	for _, l := range b.logs {
+		if it, ok := l.beginLater(); ok {
+			b.items = append(b.items, it)
+			b.reqs = append(b.reqs, &l.request)
+		} else {
+			b.rest = append(b.rest, l)
+		}
+	}
+	if len(b.rest) > 0 {
+		d.laterSingle(b.rest)
+		b.rest = b.rest[:0]
+	}
+	if len(b.reqs) > 0 {
+		d.journal.commit(&b.waiter, b.reqs)
+	}
+	for _, it := range b.items {
+		l := it.l
+		if l.endJournalRound(it.r, it.buf) {
+			end := l.DurableEnd()
+			for _, done := range it.calls {
+				done(end, nil)
+			}
+			l.endLater()
+			continue
+		}
+		// Not in the journal: as if it had not been tried, but by the file.
+		l.later = append(it.calls, l.later...)
+		l.syncing = false
+		l.wakeLocked(&l.syncDone)
+		lone := l.request.lone
+		l.mu.Unlock()
+		if lone {
+			d.journal.endLone()
+		}
+		b.rest = append(b.rest, l)
+	}
+	if len(b.rest) > 0 {
+		d.laterSingle(b.rest)
+	}
+	clear(b.items)
+	clear(b.reqs)
+	clear(b.logs)
+	b.logs, b.items, b.reqs, b.rest = b.logs[:0], b.items[:0], b.reqs[:0], b.rest[:0]
+}
+
+// beginLater takes the sync token and prepares the log's request, if its callbacks
+// can be served by the journal at once.
+func (l *Log) beginLater() (laterItem, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.later) == 0 || len(l.helpers) > 0 || l.syncing || l.end == l.durable || !l.journalableLocked() {
+		return laterItem{}, false
+	}
+	l.syncing = true
+	it := laterItem{l: l, calls: l.later}
+	l.later = nil
+	it.r = l.captureLocked()
+	it.buf = l.makeRequestLocked(it.r)
+	return it, true
+}
