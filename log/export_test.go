@@ -1,5 +1,7 @@
 package log
 
+import "sync"
+
 // JournalAll makes the journal of a disk take what a log brings that is alone, too.
 func JournalAll(d *Disk) {
 	d.journal.mu.Lock()
@@ -15,3 +17,30 @@ func JournalStats(d *Disk) (groups, entries, direct, flushes int64) {
 	s := d.journal.stats
 	return s.groups, s.entries, s.direct, s.flushes
 }
+
+// SyncTogether makes what is written to the logs of a disk durable by one group of
+// its journal, as far as that may be.
+func SyncTogether(d *Disk, logs ...*Log) error {
+	var b laterBatch
+	var wg sync.WaitGroup
+	errs := make([]error, len(logs))
+	for i, l := range logs {
+		wg.Add(1)
+		l.mu.Lock()
+		l.later = append(l.later, func(_ Offset, err error) { errs[i] = err; wg.Done() })
+		l.laterLocked()
+		l.mu.Unlock()
+		b.logs = append(b.logs, l)
+	}
+	b.run(d)
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// FlushLog syncs a log's own file, as the journal has it done in the background.
+func FlushLog(l *Log) bool { return l.flush() }

@@ -56,7 +56,19 @@ var fuzzTable = producerTable{m: map[int64]*producer{
 func FuzzMeta(f *testing.F) {
 	m := meta{id: logID{1}, partition: PartitionID{Index: 3}, start: 4, local: 6, pending: changeReset, pendingTo: 10, resetChain: epochChain{{1, 2}}, resetTable: fuzzTable}
 	f.Add(single((&meta{floor: -1}).encode()))
-	fuzzPayload(f, single(m.encode()), decodeMeta, func(m meta) []byte { return single(m.encode()) })
+	first := single((&meta{floor: -1}).encode())
+	first = first[:len(first)-28]
+	if m, err := decodeMeta(first); err != nil || m.generation != 0 || m.journal != (journalID{}) {
+		f.Fatalf("version 1: got %+v, %v", m, err)
+	}
+	decode := func(b []byte) (meta, error) {
+		m, err := decodeMeta(b)
+		if err == nil && len(single(m.encode())) != len(b) {
+			err = errDamaged // of version 1
+		}
+		return m, err
+	}
+	fuzzPayload(f, single(m.encode()), decode, func(m meta) []byte { return single(m.encode()) })
 }
 
 func FuzzCleanMarker(f *testing.F) {
@@ -201,6 +213,50 @@ func FuzzParseHeader(f *testing.F) {
 		h, err := parseHeader(b)
 		if err == nil && (h.last < h.base || h.size < 61 || h.base < 0) {
 			t.Fatalf("got %+v", h)
+		}
+	})
+}
+
+func FuzzJournalIdentity(f *testing.F) {
+	i := journalIdentity{id: journalID{7}, life: 9, kept: 2}
+	fuzzPayload(f, single(i.encode()), decodeJournalIdentity, func(i journalIdentity) []byte { return single(i.encode()) })
+}
+
+func FuzzJournalTable(f *testing.F) {
+	t := journalTable{id: journalID{1}, use: 2<<32 | 5, index: 3, live: []liveUse{{1<<32 | 9, 4}, {2<<32 | 4, 1}}, payload: 300}
+	t.entries = []journalEntry{
+		{id: logID{1}, generation: 2, segment: 100, position: 700, size: 100, base: 105, end: 107, headers: 5, epoch: 3, firstAppendMs: 9, sum: 8},
+		{id: logID{2}, size: 200, end: 1},
+	}
+	b := make([]byte, journalTableBytes(len(t.live), len(t.entries)))
+	t.encode(b, true)
+	f.Add(b)
+	t.live = nil
+	b = make([]byte, journalTableBytes(0, len(t.entries)))
+	t.encode(b, false)
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		table, second, err := decodeJournalTable(b, "x")
+		if err != nil {
+			if len(b) >= journalHeaderBytes {
+				// What has a right sum only is judged further.
+				if n := journalTableLength(b); n == int64(len(b)) {
+					b = bytes.Clone(b)
+					be.PutUint32(b[56:], journalTableSum(b))
+					table, second, err = decodeJournalTable(b, "x")
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+		again := make([]byte, len(b))
+		table.encode(again, second)
+		if !bytes.Equal(again, b) {
+			t.Fatalf("got %x, want %x", again, b)
+		}
+		if n := groupBytes(len(table.live), len(table.entries), table.payload); n <= 0 || n%journalBlock != 0 {
+			t.Fatalf("got %d bytes", n)
 		}
 	})
 }

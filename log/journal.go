@@ -103,7 +103,6 @@ type journal struct {
 	serial    uint32          // of the last use in this life
 	curUse    useNumber
 	files     []*journalFile // ascending by use, the free ones anywhere
-	bytes     int64          // of files
 	queue     []*journalRequest
 	leading   bool
 	lone      bool // a log that was alone syncs its own file
@@ -395,13 +394,13 @@ func (j *journal) makeRoom(n int64) error {
 	}
 	j.mu.Lock()
 	var next *journalFile
-	size, count := int64(journalFirstFile), 0
+	size, bytes := int64(journalFirstFile), int64(0)
 	for _, f := range j.files {
 		if f.free && f.size >= n && (next == nil || f.size > next.size) {
 			next = f
 		}
-		if f.h != nil {
-			count++
+		if f.free || f.use.life() == j.identity.life { // what earlier lives have left counts apart
+			bytes += f.size
 			size = max(size, 2*f.size)
 		}
 	}
@@ -409,7 +408,7 @@ func (j *journal) makeRoom(n int64) error {
 		size *= 2
 	}
 	size = min(size, max(journalFirstFile, j.limit/8))
-	room := n <= size && j.bytes+size <= j.limit && len(j.files) < maxJournalUses
+	room := n <= size && bytes+size <= j.limit && len(j.files) < maxJournalUses
 	serial := j.serial
 	j.mu.Unlock()
 	if next != nil && next.h == nil {
@@ -471,9 +470,6 @@ func (j *journal) create(serial uint32, size int64) (*journalFile, error) {
 		}
 		return nil, j.die(err)
 	}
-	j.mu.Lock()
-	j.bytes += size
-	j.mu.Unlock()
 	return &journalFile{name: name, size: size, h: h}, nil
 }
 

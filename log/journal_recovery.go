@@ -80,7 +80,6 @@ func openJournal(d *Disk, dir string, limit int64) (*journal, error) {
 		}
 		groups = append(groups, found...)
 		j.files = append(j.files, f)
-		j.bytes += f.size
 	}
 	if err := j.index(groups); err != nil {
 		return nil, err
@@ -264,12 +263,13 @@ func (j *journal) bound() error {
 			f.free = f.free || f.use.life() <= low
 		}
 	}
+	var free int64
 	j.files = slices.DeleteFunc(j.files, func(f *journalFile) bool {
-		if f.free && j.bytes > limit {
-			if err := j.fs.Remove(f.name); err == nil {
-				j.bytes -= f.size
-				return true
-			}
+		if f.free && free+f.size > limit {
+			return j.fs.Remove(f.name) == nil
+		}
+		if f.free {
+			free += f.size
 		}
 		return false
 	})

@@ -2,7 +2,10 @@ package log_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 
@@ -48,6 +51,34 @@ func (f *fleet) openDisk(fs *logtest.FS) {
 	f.disk = d
 	for _, l := range f.lives {
 		l.disk = d
+	}
+}
+
+// together writes to some logs and makes that durable by one group.
+func (f *fleet) together(which func(i int) bool) {
+	var logs []*log.Log
+	var lives []*life
+	for i, l := range f.lives {
+		if which(i) && !l.dead && l.l != nil {
+			l.write(max(l.l.LastEpoch(), 0), 1+i%2)
+			if !l.dead {
+				logs = append(logs, l.l)
+				lives = append(lives, l)
+			}
+		}
+	}
+	if len(logs) == 0 {
+		return
+	}
+	err := log.SyncTogether(f.disk, logs...)
+	for _, l := range lives {
+		if err == nil {
+			l.w.stated, l.w.acked = l.w.acked, l.w.written
+		} else if l.l.Err() == nil {
+			l.sync()
+		} else {
+			l.dead = true
+		}
 	}
 }
 
@@ -162,4 +193,548 @@ func TestJournalFault(t *testing.T) {
 		f.closeDisk()
 		return f.verify
 	})
+}
+
+// steps is a script of a fleet on one goroutine, so that its groups are the same in
+// each run.
+func (f *fleet) steps() {
+	ctx := context.Background()
+	all := func(int) bool { return true }
+	for _, l := range f.lives {
+		l.open()
+	}
+	for i := range 4 {
+		f.together(all)
+		f.together(func(k int) bool { return (k+i)%3 != 0 })
+	}
+	one := f.lives[0]
+	if one.l != nil && !one.dead {
+		log.FlushLog(one.l)
+	}
+	one.truncate(3)
+	f.together(all)
+	one.append(2)
+	two := f.lives[1]
+	if !two.dead {
+		two.step(func(w *world) { w.acked = w.written }, func() error { return two.l.Roll(ctx) })
+	}
+	f.together(all)
+	two.close() // in order, and appended to without the journal
+	two.open()
+	two.append(1)
+	if !two.dead && two.l != nil {
+		two.write(3, 1)
+		two.sync()
+	}
+	if three := f.lives[2]; !three.dead {
+		three.step(func(w *world) {
+			w.local, w.written, w.acked, w.stated = 50, 50, 50, 0
+			w.bounds, w.epochs, w.produced = map[log.Offset]bool{50: true}, nil, nil
+		}, func() error { return three.l.Reset(ctx, 50, nil, nil) })
+	}
+	for range 6 {
+		f.together(all) // enough for files to be used again
+	}
+	f.closeDisk()
+	if f.dead {
+		return
+	}
+	f.openDisk(f.fs)
+	for _, l := range f.lives {
+		l.open()
+	}
+	for range 3 {
+		f.together(all)
+	}
+	f.lives[0].truncate(2)
+	f.together(all)
+}
+
+// TestJournalCrashSteps is TestJournalCrash with groups of several logs.
+func TestJournalCrashSteps(t *testing.T) {
+	nested := 0
+	logtest.EachCrash(t, func(fs *logtest.FS) func(*logtest.FS) {
+		f := newFleet(t, fs, 3, 1)
+		f.nested, f.every = &nested, 23
+		f.steps()
+		f.closeDisk()
+		return f.check
+	})
+}
+
+func TestJournalFaultSteps(t *testing.T) {
+	logtest.EachFault(t, func(fs *logtest.FS) func(*logtest.FS) {
+		f := newFleet(t, fs, 3, 1)
+		f.steps()
+		f.closeDisk()
+		return f.verify
+	})
+}
+
+// A stand is logs with records that only the journal made durable.
+type stand struct {
+	fs   *logtest.FS // after the crash
+	want [][]string
+	last []int // records of each log that were in the last group
+}
+
+func newStand(t *testing.T) *stand {
+	t.Helper()
+	ctx := context.Background()
+	fs := logtest.NewFS(1)
+	d, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data", JournalBytes: 256 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 3
+	s := &stand{want: make([][]string, n)}
+	logs := make([]*log.Log, n)
+	for i := range logs {
+		if logs[i], err = log.Open(ctx, fmt.Sprintf("/data/p%d", i), log.Options{Disk: d}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for g := range 4 {
+		s.last = make([]int, n)
+		var group []*log.Log
+		for i, l := range logs {
+			if g < 3 && g%n == i {
+				continue
+			}
+			v := fmt.Sprintf("log %d group %d %s", i, g, strings.Repeat("x", 30*g))
+			mustWrite(t, l, v)
+			s.want[i] = append(s.want[i], v)
+			s.last[i] = 1
+			group = append(group, l)
+		}
+		if err := log.SyncTogether(d, group...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if groups, entries, direct, _ := log.JournalStats(d); groups != 4 || entries != 9 || direct != 0 {
+		t.Fatalf("got %d groups, %d entries, %d others", groups, entries, direct)
+	}
+	s.fs = fs.Crash(logtest.CrashLoseAll)
+	for _, l := range logs {
+		l.Close() //nolint:errcheck // it is dead
+	}
+	d.Close() //nolint:errcheck // it is dead
+	return s
+}
+
+// look opens all logs and says what is lost without a word.
+func (s *stand) look(t *testing.T, fs *logtest.FS) error {
+	t.Helper()
+	d, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data", JournalBytes: 256 << 10})
+	if err != nil {
+		if _, ok := errors.AsType[*log.CorruptionError](err); ok {
+			return nil
+		}
+		return err
+	}
+	defer d.Close() //nolint:errcheck // of a log that is lossy something stays
+	for i, want := range s.want {
+		l, err := log.Open(context.Background(), fmt.Sprintf("/data/p%d", i), log.Options{Disk: d})
+		if err != nil {
+			return err
+		}
+		r := l.Recovery()
+		if !r.Lossy {
+			got := values(t, l, 0)
+			if least := len(want) - s.last[i]; len(got) < least || fmt.Sprint(got) != fmt.Sprint(want[:len(got)]) {
+				err = fmt.Errorf("log %d: got %d records, want %d to %d", i, len(got), least, len(want))
+			}
+		}
+		if err := errors.Join(err, l.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestJournalFlips flips a bit of every byte of the journal: what it held is there,
+// or reported, but for the last group, which may have been torn.
+func TestJournalFlips(t *testing.T) {
+	s := newStand(t)
+	if err := s.look(t, s.fs.Fork(logtest.CrashKeepAll)); err != nil {
+		t.Fatal(err)
+	}
+	step := 1
+	if testing.Short() {
+		step = 23
+	}
+	flips := 0
+	for _, name := range s.fs.Names() {
+		if !strings.HasPrefix(name, "/data/cordwood.journal/") || strings.HasSuffix(name, "/") {
+			continue
+		}
+		b := readAll(t, s.fs, name)
+		for at := 0; at < len(b); at += step {
+			if b[at] == 0 && at%97 != 0 {
+				continue // of padding, a few will do
+			}
+			fs := s.fs.Fork(logtest.CrashKeepAll)
+			if err := fs.Corrupt(name, int64(at), 1<<(at%8)); err != nil {
+				t.Fatal(err)
+			}
+			flips++
+			if err := s.look(t, fs); err != nil {
+				t.Fatalf("%s, byte %d: %v", name, at, err)
+			}
+		}
+	}
+	t.Logf("%d flips", flips)
+}
+
+// journalFile returns the name of the only file with groups.
+func (s *stand) journalFile(t *testing.T) string {
+	t.Helper()
+	var found string
+	for _, name := range s.fs.Names() {
+		if strings.HasSuffix(name, ".journal") {
+			if found != "" {
+				t.Fatal("two files")
+			}
+			found = name
+		}
+	}
+	return found
+}
+
+// TestJournalDamage: bytes of the journal that were durable and are gone are
+// reported, whether tables or records.
+func TestJournalDamage(t *testing.T) {
+	open := func(t *testing.T, fs *logtest.FS) (lossy int) {
+		t.Helper()
+		d, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			l, err := log.Open(t.Context(), fmt.Sprintf("/data/p%d", i), log.Options{Disk: d})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := l.Recovery()
+			if r.Lossy {
+				lossy++
+				if _, err := l.Append(t.Context(), plain("x")); !errors.Is(err, log.ErrReadOnly) {
+					t.Errorf("got %v", err)
+				}
+				// What is left is accepted in so many words.
+				if _, err := l.TruncateTo(t.Context(), r.Corruption[0].Offset); err != nil {
+					t.Errorf("truncate: %v", err)
+				}
+			}
+			mustAppend(t, l, "afterwards")
+			mustClose(t, l)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		return lossy
+	}
+	t.Run("none", func(t *testing.T) {
+		s := newStand(t)
+		if n := open(t, s.fs); n != 0 {
+			t.Errorf("%d logs are lossy", n)
+		}
+	})
+	t.Run("records of the first group", func(t *testing.T) {
+		s := newStand(t)
+		if err := s.fs.Corrupt(s.journalFile(t), 4096+70, 1); err != nil {
+			t.Fatal(err)
+		}
+		if n := open(t, s.fs); n != 1 {
+			t.Errorf("%d logs are lossy", n)
+		}
+	})
+	t.Run("both tables of a group", func(t *testing.T) {
+		s := newStand(t)
+		for _, at := range []int64{0, 8192} {
+			if err := s.fs.Corrupt(s.journalFile(t), 3*4096+at+50, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := open(t, s.fs); n != 3 {
+			t.Errorf("%d logs are lossy", n)
+		}
+	})
+	t.Run("records of the last group", func(t *testing.T) {
+		s := newStand(t)
+		if err := s.fs.Corrupt(s.journalFile(t), 9*4096+4096+70, 1); err != nil {
+			t.Fatal(err)
+		}
+		if n := open(t, s.fs); n != 0 {
+			t.Errorf("%d logs are lossy: a last group may be torn", n)
+		}
+	})
+	t.Run("all files", func(t *testing.T) {
+		s := newStand(t)
+		for _, name := range s.fs.Names() {
+			if strings.HasPrefix(name, "/data/cordwood.journal/") && !strings.HasSuffix(name, "/") {
+				if err := s.fs.Remove(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if n := open(t, s.fs); n != 3 {
+			t.Errorf("%d logs are lossy", n)
+		}
+	})
+	t.Run("opened without its disk", func(t *testing.T) {
+		s := newStand(t)
+		l, err := log.Open(t.Context(), "/data/p1", log.Options{FS: s.fs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !l.Recovery().Lossy {
+			t.Error("not lossy")
+		}
+		mustClose(t, l)
+		if err := s.look(t, s.fs); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("accepted without its disk", func(t *testing.T) {
+		s := newStand(t)
+		l, err := log.Open(t.Context(), "/data/p1", log.Options{FS: s.fs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.TruncateTo(t.Context(), l.End()); err != nil {
+			t.Fatal(err)
+		}
+		mustAppend(t, l, "another")
+		s.fs = s.fs.Crash(logtest.CrashLoseAll)
+		mustCloseDead(l)
+		d, err := log.NewDisk(log.DiskOptions{FS: s.fs, Dir: "/data"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, err = log.Open(t.Context(), "/data/p1", log.Options{Disk: d}); err != nil {
+			t.Fatal(err)
+		}
+		if got := values(t, l, 0); len(got) != 1 || got[0] != "another" || l.Recovery().Lossy {
+			t.Errorf("got %q, %+v", got, l.Recovery())
+		}
+		mustClose(t, l)
+		d.Close() //nolint:errcheck // other logs have entries
+	})
+}
+
+func mustCloseDead(l *log.Log) { l.Close() } //nolint:errcheck // its disk has crashed
+
+// TestJournalUnopened: entries of logs that nobody opens stay for later lives, and
+// don't keep the journal from being used.
+func TestJournalUnopened(t *testing.T) {
+	s := newStand(t)
+	fs := s.fs
+	for life := range 3 {
+		d, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data", JournalBytes: 256 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.JournalAll(d)
+		l, err := log.Open(t.Context(), "/data/other", log.Options{Disk: d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 40 {
+			mustAppend(t, l, fmt.Sprint(life, i))
+		}
+		if groups, _, _, _ := log.JournalStats(d); groups < 10 {
+			t.Errorf("life %d: only %d groups", life, groups)
+		}
+		if life == 1 {
+			fs = fs.Crash(logtest.CrashLoseAll)
+			mustCloseDead(l)
+			d.Close() //nolint:errcheck // it is dead
+			continue
+		}
+		mustClose(t, l)
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.look(t, fs); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestJournalGivesUp: what lives without an open of their logs have left is given
+// up when it is above the bound, and the logs say so when they come.
+func TestJournalGivesUp(t *testing.T) {
+	fs := newStand(t).fs
+	for life := range 9 {
+		d, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data", JournalBytes: 256 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.JournalAll(d)
+		l, err := log.Open(t.Context(), fmt.Sprintf("/data/other%d", life), log.Options{Disk: d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustAppend(t, l, "never opened again")
+		fs = fs.Crash(logtest.CrashLoseAll)
+		mustCloseDead(l)
+		d.Close() //nolint:errcheck // it is dead
+	}
+	d, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data", JournalBytes: 256 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lossy := 0
+	for _, dir := range []string{"/data/p0", "/data/other0", "/data/other8"} {
+		l, err := log.Open(t.Context(), dir, log.Options{Disk: d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Recovery().Lossy {
+			lossy++
+		} else if dir != "/data/other8" || l.End() != 1 {
+			t.Errorf("%s: end %d and no word", dir, l.End())
+		}
+		mustClose(t, l)
+	}
+	if lossy != 2 {
+		t.Errorf("%d are lossy", lossy)
+	}
+	var bytes int64
+	for _, name := range fs.Names() {
+		if strings.HasSuffix(name, ".journal") {
+			bytes += int64(len(readAll(t, fs, name)))
+		}
+	}
+	if bytes > 512<<10 {
+		t.Errorf("%d bytes of files", bytes)
+	}
+	d.Close() //nolint:errcheck // logs are left
+}
+
+// TestJournalFull: when there is no room for the journal, logs sync their own files.
+func TestJournalFull(t *testing.T) {
+	fs := logtest.NewFS(1)
+	d, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.JournalAll(d)
+	var logs []*log.Log
+	for i := range 3 {
+		l, err := log.Open(t.Context(), fmt.Sprintf("/data/p%d", i), log.Options{Disk: d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		logs = append(logs, l)
+	}
+	fs.OnOp(func(op logtest.Op) error {
+		if op.Kind == logtest.OpPreallocate && strings.HasSuffix(op.Path, ".journal") {
+			return log.ErrDiskFull
+		}
+		return nil
+	})
+	for i, l := range logs {
+		mustAppend(t, l, fmt.Sprint(i))
+	}
+	if groups, _, direct, _ := log.JournalStats(d); groups != 0 || direct != 3 {
+		t.Errorf("got %d groups, %d others", groups, direct)
+	}
+	fs.OnOp(nil)
+	mustAppend(t, logs[0], "by the journal")
+	if groups, _, _, _ := log.JournalStats(d); groups != 1 {
+		t.Errorf("got %d groups", groups)
+	}
+	for _, l := range logs {
+		mustClose(t, l)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestJournalModel runs random calls on several logs of one disk, with closes and
+// crashes in between.
+func TestJournalModel(t *testing.T) {
+	runs := 150
+	if testing.Short() {
+		runs = 15
+	}
+	for seed := range uint64(runs) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		fs := logtest.NewFS(seed)
+		f := newFleet(t, fs, 4, 1)
+		f.nested, f.every = new(int), 1<<30
+		for range 60 {
+			l := f.lives[rng.IntN(len(f.lives))]
+			if l.l == nil {
+				l.open()
+				continue
+			}
+			switch rng.IntN(12) {
+			case 0:
+				l.append(1 + rng.IntN(3))
+			case 1:
+				l.write(max(l.l.LastEpoch(), 0)+log.Epoch(rng.IntN(2)), 1)
+			case 2:
+				l.sync()
+			case 3:
+				l.truncate(log.Offset(rng.IntN(int(min(4, l.w.written-l.w.local) + 1))))
+			case 4:
+				l.step(func(w *world) { w.acked = w.written }, func() error { return l.l.Roll(context.Background()) })
+			case 5:
+				l.close()
+			case 6:
+				log.FlushLog(l.l)
+			case 7:
+				if rng.IntN(4) == 0 {
+					mode := logtest.CrashLoseSome(rng.Uint64())
+					if rng.IntN(3) == 0 {
+						mode = logtest.CrashLoseAll
+					}
+					after := fs.Crash(mode)
+					f.closeDisk()
+					fs = after
+					f.resume(fs)
+				}
+			default:
+				mask := rng.IntN(16)
+				f.together(func(i int) bool { return mask>>i&1 == 1 })
+			}
+			if t.Failed() {
+				t.Fatalf("seed %d", seed)
+			}
+		}
+		after := fs.Crash(logtest.CrashLoseSome(seed))
+		f.closeDisk()
+		f.verify(after)
+		if t.Failed() {
+			t.Fatalf("seed %d; trace:\n%s", seed, fs.Trace())
+		}
+	}
+}
+
+// resume opens everything after a crash and takes what is there for what must be.
+func (f *fleet) resume(fs *logtest.FS) {
+	f.fs = fs
+	for _, l := range f.lives {
+		l.fs, l.dead = fs, false
+	}
+	f.openDisk(fs)
+	for _, l := range f.lives {
+		w := l.w
+		l.open()
+		if l.l == nil {
+			f.t.Errorf("%s does not open", l.dir)
+			return
+		}
+		if err := w.matches(l.l); err != nil {
+			f.t.Errorf("%s after crash: %v", l.dir, err)
+			return
+		}
+		end := l.l.End()
+		w.cut(end)
+		w.acked, w.stated = end, 0
+	}
 }
