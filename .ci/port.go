@@ -1,20 +1,26 @@
 //go:build ignore
 
-// Prints a TCP port of the loopback interface that nobody uses at the moment.
+// Prints a TCP port of the loopback interface that nobody uses at the moment, below
+// those that systems give to connections, which could take it before its user does.
 package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 )
 
 func main() {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	for range 100 {
+		port := 10_000 + rand.IntN(20_000)
+		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
+		if err == nil {
+			fmt.Println(port)
+			l.Close()
+			return
+		}
 	}
-	fmt.Println(l.Addr().(*net.TCPAddr).Port)
-	l.Close()
+	fmt.Fprintln(os.Stderr, "no free port was found")
+	os.Exit(1)
 }
