@@ -125,9 +125,10 @@ func Next(b []byte, maxBatchBytes int) (Batch, []byte, error) {
 
 // Verify checks the checksum, and the header against itself: known compression,
 // a record count that fits the offsets and the size, a producer where one is
-// needed. A batch whose records were partly removed by compaction passes, see
-// [Batch.VerifyNew]. It returns nil or an [*InvalidError], with [ErrChecksum]
-// inside if it is the checksum.
+// needed. A batch whose records were partly removed by compaction passes, and one
+// with a producer but without sequence numbers, as Kafka's group coordinator writes
+// for a transaction: see [Batch.VerifyNew]. It returns nil or an [*InvalidError],
+// with [ErrChecksum] inside if it is the checksum.
 //
 // Base offset, length, leader epoch and magic are not under the checksum: leaders
 // change the first and third in place. Verify does not look into the records: see
@@ -156,14 +157,15 @@ func (b Batch) Verify() error {
 		return invalid(b.BaseOffset(), "transactional without a producer id")
 	case b.ProducerID() >= 0 && b.ProducerEpoch() < 0:
 		return invalid(b.BaseOffset(), "producer epoch is %d", b.ProducerEpoch())
-	case b.ProducerID() >= 0 && b.BaseSequence() < 0 && !b.IsControl():
+	case b.ProducerID() >= 0 && b.BaseSequence() < -1 && !b.IsControl():
 		return invalid(b.BaseOffset(), "base sequence is %d", b.BaseSequence())
 	}
 	return nil
 }
 
 // VerifyNew is [Batch.Verify] with the rules for a batch that a producer hands in:
-// as many records as offsets, at least one, and no control batch.
+// as many records as offsets, at least one, sequence numbers if there is a producer
+// id, and no control batch.
 //
 // Source: the checks of Kafka's LogValidator that need no decompression.
 func (b Batch) VerifyNew() error {
@@ -175,6 +177,8 @@ func (b Batch) VerifyNew() error {
 		return invalid(b.BaseOffset(), "record count is %d in a range of %d offsets", count, offsets)
 	case b.IsControl():
 		return invalid(b.BaseOffset(), "control batch from a producer")
+	case b.ProducerID() >= 0 && b.BaseSequence() < 0:
+		return invalid(b.BaseOffset(), "base sequence is %d", b.BaseSequence())
 	case b.Attributes()&deleteHorizonBit != 0:
 		return invalid(b.BaseOffset(), "delete horizon from a producer")
 	}

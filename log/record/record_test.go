@@ -265,7 +265,8 @@ func TestVerify(t *testing.T) {
 		{"transactional without a producer", put16(21, 1<<4), false, false},
 		{"producer without epoch and sequence", put64(43, 1), false, false},
 		{"producer without an epoch", func(b []byte) { put64(43, 1)(b); put32(53, 0)(b) }, false, false},
-		{"producer without a sequence", func(b []byte) { put64(43, 1)(b); put16(51, 0)(b) }, false, false},
+		{"producer without a sequence", func(b []byte) { put64(43, 1)(b); put16(51, 0)(b) }, true, false},
+		{"producer with a negative sequence", func(b []byte) { put64(43, 1)(b); put16(51, 0)(b); put32(53, 0xffff_fffe)(b) }, false, false},
 		{"producer", func(b []byte) { put64(43, 1)(b); put16(51, 0)(b); put32(53, 0)(b) }, true, true},
 		{"unknown attributes", put16(21, 0x4000), true, true},
 	} {
