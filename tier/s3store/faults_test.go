@@ -253,7 +253,7 @@ func TestReadFaults(t *testing.T) {
 				o.Attempts = 1
 				o.StallTimeout, o.AnswerTimeout = 5*time.Second, 5*time.Second
 				if strings.HasPrefix(test.name, "stall") || strings.HasPrefix(test.name, "no") {
-					o.StallTimeout, o.AnswerTimeout = 100*time.Millisecond, 2*time.Second
+					o.StallTimeout, o.AnswerTimeout = 2*time.Second, 2*time.Second
 				}
 			})
 			if err := put(t.Context(), s, "k", data, true); err != nil {
