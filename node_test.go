@@ -158,12 +158,13 @@ func TestProducerOverFailover(t *testing.T) {
 // another producer id.
 func TestProducerRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := cordwoodtest.Start(t, cordwoodtest.Options{Tick: 5 * time.Second, Session: 2 * time.Minute})
+		c := cordwoodtest.Start(t, cordwoodtest.Options{Tick: time.Minute, Session: 30 * time.Minute})
 		c.CreateTopic("t", cordwood.TopicConfig{})
 		topic := c.Host().Tenant("").Topic("t")
 		p := topic.Producer(0)
 		defer p.Close()
 		for i := range 2 {
+			time.Sleep(time.Duration(i) * 30 * time.Hour)
 			w, err := p.Send(t.Context(), batchOf(t, 2*i, 2*i+1))
 			if err != nil {
 				t.Fatal(err)
@@ -174,7 +175,6 @@ func TestProducerRests(t *testing.T) {
 			if _, err := topic.Append(t.Context(), 0, batchOf(t, 2*i+1, 2*i+2)); err != nil {
 				t.Fatalf("append %d: %v", i, err)
 			}
-			time.Sleep(30 * time.Hour)
 		}
 		checkRecords(t, topic, 0, 4)
 	})
