@@ -68,11 +68,17 @@ func TestBuildCells(t *testing.T) {
 
 // TestPlacementLaw: the k-th lightest of n cells is drawn with probability 2(n-k)/(n(n-1)), by chi-square.
 func TestPlacementLaw(t *testing.T) {
-	for n, want := range map[int][]float64{6: {1. / 3, 4. / 15, 1. / 5, 2. / 15, 1. / 15, 0}, 4: {1. / 2, 1. / 3, 1. / 6, 0}} {
+	laws := map[int][]float64{6: {1. / 3, 4. / 15, 1. / 5, 2. / 15, 1. / 15, 0}, 4: {1. / 2, 1. / 3, 1. / 6, 0}}
+	for _, k := range []int{4, 6, -4, -6} { // negative: the fullest cell has the first number
+		n, want := max(k, -k), laws[max(k, -k)]
 		r := rand.New(rand.NewPCG(1, uint64(n)))
 		var cells []balance.CellState
 		for i := range n {
-			cells = append(cells, balance.CellState{ID: balance.CellID(i + 1), Load: float64(i) / 100})
+			rank := i
+			if k < 0 {
+				rank = n - 1 - i
+			}
+			cells = append(cells, balance.CellState{ID: balance.CellID(i + 1), Load: float64(rank) / 100})
 		}
 		var p balance.Placement
 		got := make([]float64, n)
@@ -82,7 +88,7 @@ func TestPlacementLaw(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got[id-1]++
+			got[int(math.Round(100*cells[id-1].Load))]++
 		}
 		chi := 0.0
 		for k := range n - 1 {
@@ -169,6 +175,13 @@ func TestPlacementRoom(t *testing.T) {
 	near(t, "reported", p.Expected(cells[0]), .7, 1e-12)
 	if _, err := p.Place(r, nil, "d", 0, epoch); !errors.Is(err, balance.ErrNoCell) {
 		t.Errorf("no cells: got %v", err)
+	}
+	// A tenant counts in one cell.
+	var moved balance.Placement
+	moved.Reserve("t", 1, 0.3, epoch)
+	moved.Reserve("t", 2, 0.3, epoch)
+	for id, want := range map[balance.CellID]float64{1: 0.1, 2: 0.4} {
+		near(t, "expected load", moved.Expected(balance.CellState{ID: id, Load: 0.1, Reported: epoch}), want, 1e-9)
 	}
 }
 
