@@ -227,7 +227,7 @@ func newTenantWorld() (*tenantWorld, []balance.PartitionID) {
 	return w, ids
 }
 
-func (w *tenantWorld) do(t *rapid.T, s balance.TenantStep) {
+func (w *tenantWorld) do(t fataler, s balance.TenantStep) {
 	var p *balance.Partition
 	for i := range w.c.Partitions {
 		if w.c.Partitions[i].ID == s.Partition {
@@ -351,6 +351,59 @@ func brokersOf(p balance.Partition) (ids []balance.BrokerID) {
 		ids = append(ids, r.Broker)
 	}
 	return ids
+}
+
+// TestTenantMoveLagging: a copy that is not in sync is none, neither on the way to the new cell nor on the way back.
+func TestTenantMoveLagging(t *testing.T) {
+	w, ids := newTenantWorld()
+	m, err := balance.PlanTenantMove(w.c, "t", ids, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lag := func(id balance.PartitionID, b balance.BrokerID, lagging bool) {
+		for i := range w.c.Partitions {
+			for j := range w.c.Partitions[i].Replicas {
+				if r := &w.c.Partitions[i].Replicas[j]; w.c.Partitions[i].ID == id && r.Broker == b {
+					r.Lagging = lagging
+				}
+			}
+		}
+	}
+	old := map[balance.PartitionID]balance.BrokerID{}
+	for _, p := range w.c.Partitions {
+		old[p.ID] = p.Replicas[0].Broker
+	}
+	copied := 0
+	for {
+		next := m.Remaining(w.c, w.progress)[0]
+		if next.Kind == balance.StepDrop {
+			break
+		}
+		w.do(t, next)
+		if next.Kind != balance.StepCopy {
+			continue
+		}
+		copied++
+		lag(next.Partition, next.Brokers[1], true)
+		if again := m.Remaining(w.c, w.progress)[0]; again.Kind != balance.StepCopy || again.Partition != next.Partition {
+			t.Errorf("after a copy that lags: %+v", again)
+		}
+		lag(next.Partition, next.Brokers[1], false)
+	}
+	if copied != len(ids) {
+		t.Fatalf("%d of %d copied", copied, len(ids))
+	}
+	if back := m.Rollback(w.c, w.progress); back[0].Kind != balance.StepLead {
+		t.Errorf("back: %+v", back[0])
+	}
+	lag(ids[0], old[ids[0]], true)
+	found := false
+	for _, s := range m.Rollback(w.c, w.progress) {
+		found = found || s.Kind == balance.StepCopy && s.Partition == ids[0] && slices.Equal(s.Brokers, []balance.BrokerID{old[ids[0]]})
+	}
+	if !found {
+		t.Error("back to a copy that lags")
+	}
 }
 
 func TestTenantMoveRefused(t *testing.T) {

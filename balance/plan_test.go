@@ -143,4 +143,5 @@ func BenchmarkPlan(b *testing.B) {
 type fataler interface {
 	Helper()
 	Fatal(args ...any)
+	Fatalf(format string, args ...any)
 }
