@@ -85,14 +85,12 @@ const (
 const (
 	quickGain   = 0.5
 	slowGain    = 0.08
-	quickFloor  = 0.27
+	quickFloor  = 0.27 // zLimit of it is a ratio to the median of 2.6, and of 1.5 for the slow average: the least that is called slow
 	slowFloor   = 0.12
 	zLimit      = 3.5  // of the spread of this round, and of the floor
 	zHistory    = 5.5  // of the mean spread
 	zFew        = 4.65 // of it and of the error of the median, which is large where brokers are few
 	historyGain = 1.0 / 360
-	quickRatio  = 1.75 // the least ratio to the median that the quick average calls slow
-	slowRatio   = 1.45
 	plainlySlow = 1.25 // times a limit: such a round counts twice
 	nearlySlow  = 0.6  // of a limit: such a round is no evidence, and does not take any away
 	confirmAt   = 3    // rounds of evidence, on balance, that confirm
@@ -415,7 +413,7 @@ func (m *Monitor) compare(obs []Observation, seen []*patient) {
 		p.slow += slowGain * (p.logRatio - p.slow)
 		p.Ratio = math.Exp(p.slow)
 	}
-	judge := func(get func(*patient) float64, h *spreadHistory, floor, ratio float64) {
+	judge := func(get func(*patient) float64, h *spreadHistory, floor float64, quick bool) {
 		values = values[:0]
 		for _, p := range seen {
 			if p.hasRatio {
@@ -429,7 +427,7 @@ func (m *Monitor) compare(obs []Observation, seen []*patient) {
 		now := spreadOf(values, -1, mid)
 		h.rounds++
 		h.mean += max(historyGain, 1/float64(h.rounds)) * (now - h.mean)
-		least := max(zLimit*floor, max(zHistory, zFew*medianError(len(values)))*h.mean, math.Log(ratio))
+		least := max(zLimit*floor, max(zHistory, zFew*medianError(len(values)))*h.mean)
 		for _, p := range seen {
 			if !p.hasRatio || !p.floorExceeded {
 				continue
@@ -444,12 +442,12 @@ func (m *Monitor) compare(obs []Observation, seen []*patient) {
 			}
 			limit := max(zLimit*now, least)
 			p.slowNow = p.slowNow || get(p)-mid > limit
-			p.plainly = p.plainly || ratio == quickRatio && get(p)-mid > plainlySlow*limit
+			p.plainly = p.plainly || quick && get(p)-mid > plainlySlow*limit
 			p.nearly = p.nearly || get(p)-mid > nearlySlow*limit
 		}
 	}
-	judge(func(p *patient) float64 { return p.quick }, &m.history[0], quickFloor, quickRatio)
-	judge(func(p *patient) float64 { return p.slow }, &m.history[1], slowFloor, slowRatio)
+	judge(func(p *patient) float64 { return p.quick }, &m.history[0], quickFloor, true)
+	judge(func(p *patient) float64 { return p.slow }, &m.history[1], slowFloor, false)
 }
 
 func (m *Monitor) usable(o *Observation, sig int) bool {

@@ -97,7 +97,7 @@ func TestHealthAilments(t *testing.T) {
 		"idle storage":     func(w *ward) { w.obs[1].StorageProgress, w.obs[1].StoragePending = false, false },
 		"few samples":      func(w *ward) { w.slow(1, 50); w.obs[1].Samples = 3 },
 		"all are slow":     func(w *ward) { w.slow(0, 9); w.slow(1, 9); w.slow(2, 9); w.slow(3, 9); w.slow(4, 9) },
-		"a little slower":  func(w *ward) { w.slow(1, 1.3) },
+		"a little slower":  func(w *ward) { w.slow(1, 1.5) },
 		"busy, not slower": func(w *ward) { w.obs[1].Load = 1 },
 	} {
 		w := newWard(5, 3, balance.HealthOptions{})
