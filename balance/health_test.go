@@ -276,9 +276,10 @@ func TestHealthNoise(t *testing.T) {
 		t.Skip("simulates broker-days")
 	}
 	const day = 8640
-	for _, n := range []int{5, 12, 24} {
+	// With three brokers, seed 1 is one that alarms within 40 days if the error of the median does not count.
+	for n, seed := range map[int]uint64{3: 1, 5: 105, 12: 112, 24: 124} {
 		rounds := 40 * day / n
-		ds, _ := balancetest.HealthTrial{Brokers: n, Zones: 3, Sigma: .5, Correlation: .5, Load: .5, Seed: 100 + uint64(n)}.Run(balance.NewMonitor(balance.HealthOptions{}), rounds)
+		ds, _ := balancetest.HealthTrial{Brokers: n, Zones: 3, Sigma: .5, Correlation: .5, Load: .5, Seed: seed}.Run(balance.NewMonitor(balance.HealthOptions{}), rounds)
 		for _, d := range ds {
 			t.Errorf("%d brokers: false alarm in 40 broker-days: %+v", n, d)
 		}
