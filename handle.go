@@ -214,10 +214,22 @@ func (n *Node) checkBatch(b record.Batch, topic log.TopicID) error {
 	err := b.VerifyNew()
 	if err == nil {
 		// What readers could not decode must not get into the log.
-		err = b.VerifyRecords(0)
+		err = b.VerifyRecords(record.DefaultMaxDecompressedBytes)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidBatch, err)
+	}
+	return nil
+}
+
+// checkOwn is checkBatch for batches that get a producer id of this node's.
+func (n *Node) checkOwn(b record.Batch, topic log.TopicID) error {
+	if err := n.checkBatch(b, topic); err != nil {
+		return err
+	}
+	if b.IsTransactional() {
+		// Nobody would end the transaction, which would hold up readers and uploads.
+		return fmt.Errorf("%w: part of a transaction: only Node.Replica takes it", ErrInvalidBatch)
 	}
 	return nil
 }
@@ -246,7 +258,7 @@ func (t *Topic) Append(ctx context.Context, partition int32, batch record.Batch)
 	if err != nil {
 		return log.Appended{}, err
 	}
-	if err := n.checkBatch(batch, id.Topic); err != nil {
+	if err := n.checkOwn(batch, id.Topic); err != nil {
 		return log.Appended{}, err
 	}
 	if err := t.tenant.chargeIngress(ctx, batch.Size()); err != nil {
@@ -468,6 +480,49 @@ func (r *Replica) Append(ctx context.Context, batch record.Batch, acks replicati
 	}
 	res := r.node.serveAppend(ctx, appendRequest{partition: r.id, acks: acks, batches: [][]byte{batch.Bytes()}})
 	return res[0].appended, res[0].err
+}
+
+// EndTransaction appends the marker that ends a producer's open transaction in this
+// partition, if this node leads, and waits as acks says. The marker may raise the
+// producer's epoch. coordinatorEpoch names the coordinator's leadership: a lower one
+// than before is refused with log.ErrCoordinatorFenced, a lower producer epoch with
+// log.ErrProducerFenced. Errors: those of [Replica.Append].
+//
+// Source: KIP-98, WriteTxnMarkers.
+func (r *Replica) EndTransaction(ctx context.Context, commit bool, producerID int64, producerEpoch int16, coordinatorEpoch int32, acks replication.Acks) (log.Appended, error) {
+	p, err := r.node.replica(r.id)
+	if err != nil {
+		return log.Appended{}, err
+	}
+	w, err := p.rep.SubmitControl(ctx, record.EndTxn(commit, producerID, producerEpoch, coordinatorEpoch, time.Now()), acks)
+	if err != nil {
+		return log.Appended{}, verdict(err)
+	}
+	return w.Wait(ctx)
+}
+
+// LastStable returns the offset below which every transaction is decided, as far as
+// this replica knows: what a reader of committed records may read up to.
+func (r *Replica) LastStable(ctx context.Context) (log.Offset, error) {
+	p, err := r.node.replica(r.id)
+	if err != nil {
+		return 0, err
+	}
+	return p.rep.LastStable(ctx)
+}
+
+// AbortedTransactions returns the aborted transactions that overlap [from, to),
+// ascending by first offset, on disk or in the store. to is at most what LastStable
+// returned; a reader of committed records leaves them out of what it has read.
+func (r *Replica) AbortedTransactions(ctx context.Context, from, to log.Offset) ([]log.AbortedTxn, error) {
+	p, err := r.node.replica(r.id)
+	if err != nil {
+		return nil, err
+	}
+	if p.tier != nil {
+		return p.tier.AbortedTransactions(ctx, from, to)
+	}
+	return p.log.AbortedTransactions(ctx, from, to)
 }
 
 // Read returns committed batches from this node, if it leads; see [Topic.Read].

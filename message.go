@@ -38,6 +38,8 @@ const (
 	codeDiskFull           code = 14
 	codeCorrupt            code = 15
 	codeFailed             code = 16 // detail: text
+	codeTxnState           code = 17
+	codeCoordinatorFenced  code = 18
 )
 
 // wireErrors pairs each error that has a code of its own with it, in the order in
@@ -56,6 +58,8 @@ var wireErrors = []struct {
 	{codeTooLarge, log.ErrTooLarge},
 	{codeInvalidBatch, log.ErrInvalidBatch},
 	{codeControlBatch, log.ErrControlBatch},
+	{codeTxnState, log.ErrTxnState},
+	{codeCoordinatorFenced, log.ErrCoordinatorFenced},
 	{codeDiskFull, log.ErrDiskFull},
 	{codeRetry, errRetry},
 }

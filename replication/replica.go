@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -431,8 +432,8 @@ func (r *Replica) mayAppendLocked(acks Acks) (start bool, err error) {
 	return c.lead.leso < 0, nil
 }
 
-// write appends and registers the wait.
-func (r *Replica) write(ctx context.Context, batches []byte, acks Acks) (*Pending, error) {
+// write appends by put, which is given the epoch, and registers the wait.
+func (r *Replica) write(ctx context.Context, put func(log.Epoch) (log.Appended, error), acks Acks) (*Pending, error) {
 	if err := r.take(ctx); err != nil {
 		return nil, err
 	}
@@ -459,7 +460,7 @@ func (r *Replica) write(ctx context.Context, batches []byte, acks Acks) (*Pendin
 		return nil, &NotLeaderError{Leader: -1, Epoch: epoch} // the epoch has changed just now
 	}
 	base := r.l.End()
-	app, err := r.l.Write(epoch, batches)
+	app, err := put(epoch)
 	if err != nil {
 		if r.l.Err() != nil {
 			// Part of it may be in the file, and come back at the next start.
@@ -512,7 +513,7 @@ func (r *Replica) Append(ctx context.Context, batches []byte, acks Acks) (log.Ap
 		return log.Appended{}, err
 	}
 	defer r.unuse()
-	p, err := r.write(ctx, batches, acks)
+	p, err := r.write(ctx, func(e log.Epoch) (log.Appended, error) { return r.l.Write(e, batches) }, acks)
 	if err != nil {
 		return log.Appended{}, err
 	}
@@ -541,7 +542,25 @@ func (r *Replica) Submit(ctx context.Context, batches []byte, acks Acks) (*Pendi
 		return nil, err
 	}
 	defer r.unuse()
-	p, err := r.write(ctx, batches, acks)
+	return r.submit(ctx, func(e log.Epoch) (log.Appended, error) { return r.l.Write(e, batches) }, acks)
+}
+
+// SubmitControl is [Replica.Submit] for the marker that ends a producer's transaction
+// in this partition: see [log.Log.WriteControl]. Its records count as decided once the
+// marker is committed: see [Replica.LastStable].
+func (r *Replica) SubmitControl(ctx context.Context, batch record.Batch, acks Acks) (*Pending, error) {
+	if err := r.use(); err != nil {
+		return nil, err
+	}
+	defer r.unuse()
+	if t, err := batch.ControlType(); err != nil || t == record.ControlLeaderChange {
+		return nil, fmt.Errorf("%w: not the end of a transaction", log.ErrInvalidBatch)
+	}
+	return r.submit(ctx, func(e log.Epoch) (log.Appended, error) { return r.l.WriteControl(e, batch) }, acks)
+}
+
+func (r *Replica) submit(ctx context.Context, put func(log.Epoch) (log.Appended, error), acks Acks) (*Pending, error) {
+	p, err := r.write(ctx, put, acks)
 	if err != nil {
 		return nil, err
 	}
@@ -586,6 +605,24 @@ func (r *Replica) Read(ctx context.Context, from log.Offset, maxBytes int) (*log
 		return nil, ErrNotYetAvailable
 	}
 	return s, nil
+}
+
+// LastStable returns the last stable offset below what [Replica.Read] serves: the
+// first record of the oldest transaction whose marker is not below that. A reader of
+// committed records stops there, and leaves out the aborted transactions that overlap
+// what it has read ([log.Log.AbortedTransactions]). Errors: those of Read.
+func (r *Replica) LastStable(ctx context.Context) (log.Offset, error) {
+	if err := r.use(); err != nil {
+		return 0, err
+	}
+	defer r.unuse()
+	r.mu.Lock()
+	below, err := r.readableLocked()
+	r.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	return r.l.LastStableBelow(ctx, below)
 }
 
 func (r *Replica) readableLocked() (log.Offset, error) {

@@ -234,39 +234,10 @@ func (l *Log) LastStable(ctx context.Context) (log.Offset, error) {
 	return l.hot.LastStableBelow(ctx, l.hot.DurableEnd())
 }
 
-// AbortedTransactions returns the aborted transactions that overlap [from, to),
-// ascending by first offset, wherever records and markers are. to is at most what
-// LastStable returned. Errors: those of [Log.Read].
+// AbortedTransactions returns the aborted transactions that overlap [from, to): see
+// [Partition.AbortedTransactions]. to is at most what LastStable returned.
 func (l *Log) AbortedTransactions(ctx context.Context, from, to log.Offset) ([]log.AbortedTxn, error) {
-	for {
-		if v := l.part.View(); v.Known && from < v.LogStart {
-			return nil, belowStart(from, v.LogStart)
-		}
-		if to <= from {
-			return nil, nil
-		}
-		local := l.hot.LocalStart()
-		seam := max(from, min(to, local))
-		var hot []log.AbortedTxn
-		if seam < to {
-			var err error
-			hot, err = l.hot.AbortedTransactions(ctx, seam, to)
-			if errors.Is(err, log.ErrBelowLocalStart) && l.hot.LocalStart() != local {
-				continue // it has turned cold between the two looks
-			}
-			if err != nil || seam == from {
-				return hot, err
-			}
-		}
-		cold, err := l.part.AbortedTransactions(ctx, from, seam)
-		if errors.Is(err, ErrNotTiered) {
-			return nil, fmt.Errorf("tier: offset %d: %w", from, errGap{l.part.View().TierEnd, local})
-		}
-		if err != nil {
-			return nil, err
-		}
-		return mergeAborted(cold, hot, from, to), nil
-	}
+	return l.part.AbortedTransactions(ctx, from, to)
 }
 
 // TrimTo moves the log start up to start: readers below it get

@@ -531,9 +531,44 @@ func (p *Partition) timeInObject(ctx context.Context, o object, from log.Offset,
 }
 
 // AbortedTransactions returns the aborted transactions that overlap [from, to),
-// ascending by first offset, as the object store has them. Errors are those of
-// [Partition.Read]; to must be at most the tier end.
+// ascending by first offset, wherever records and markers are: in the object store or
+// in the local log, whose [log.Log.AbortedTransactions] it is otherwise. to is at most
+// a last stable offset.
+//
+// Errors: log.ErrOffsetOutOfRange below the log start and above the end; those of
+// [Partition.Read], [ErrNotTiered] if what is missing on the local disk is not in the
+// store either, and those of [log.Log.Read].
 func (p *Partition) AbortedTransactions(ctx context.Context, from, to log.Offset) ([]log.AbortedTxn, error) {
+	for {
+		if v := p.View(); v.Known && from < v.LogStart {
+			return nil, belowStart(from, v.LogStart)
+		}
+		if to <= from {
+			return nil, nil
+		}
+		local := p.log.LocalStart()
+		seam := max(from, min(to, local))
+		var hot []log.AbortedTxn
+		if seam < to {
+			var err error
+			hot, err = p.log.AbortedTransactions(ctx, seam, to)
+			if errors.Is(err, log.ErrBelowLocalStart) && p.log.LocalStart() != local {
+				continue // it has turned cold between the two looks
+			}
+			if err != nil || seam == from {
+				return hot, err
+			}
+		}
+		cold, err := p.coldAborted(ctx, from, seam)
+		if err != nil {
+			return nil, err
+		}
+		return mergeAborted(cold, hot, from, to), nil
+	}
+}
+
+// coldAborted asks the objects that hold [from, to).
+func (p *Partition) coldAborted(ctx context.Context, from, to log.Offset) ([]log.AbortedTxn, error) {
 	var out []log.AbortedTxn
 	for at := from; at < to; {
 		o, err := p.lookup(at)

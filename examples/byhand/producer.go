@@ -288,7 +288,7 @@ func (p *Producer) Send(ctx context.Context, batch record.Batch) (*Pending, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := p.topic.tenant.node.checkBatch(batch, id.Topic); err != nil {
+	if err := p.topic.tenant.node.checkOwn(batch, id.Topic); err != nil {
 		return nil, err
 	}
 	if err := p.topic.tenant.chargeIngress(ctx, batch.Size()); err != nil {
