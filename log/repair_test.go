@@ -490,20 +490,15 @@ func TestRepairMeanwhile(t *testing.T) {
 			}
 		})
 	}
-	wg.Go(func() {
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if _, err := l.Write(6, plain(fmt.Sprintf("%d %0300d", i, 0))); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	})
 	for i := range 12 {
+		wg.Go(func() { // so many a round: what Verify reads must not outgrow it
+			for k := range 200 {
+				if _, err := l.Write(6, plain(fmt.Sprintf("%d %d %0300d", i, k, 0))); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
 		for _, off := range []log.Offset{3, 14, 17, 29, 30} {
 			r.hit(t, fs, off, int64(80+i), 1)
 		}
