@@ -313,20 +313,18 @@ func TestVerifyMeanwhile(t *testing.T) {
 	}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	runs := 0
 	wg.Go(func() {
 		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
 			v, err := l.Verify(ctx, log.VerifyOptions{})
 			if err != nil || !v.OK() {
 				t.Errorf("got %+v, %v: %v", v, err, slices.Concat(v.Damage, v.Undecodable, v.Files))
 				return
 			}
-			runs++
+			select {
+			case <-stop:
+				return
+			default:
+			}
 		}
 	})
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -361,9 +359,6 @@ func TestVerifyMeanwhile(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	if runs == 0 {
-		t.Error("no run")
-	}
 	mustClose(t, l)
 	if err := disk.Close(); err != nil {
 		t.Error(err)
