@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 	"testing/synctest"
+	"time"
 
 	"github.com/cordwood-io/cordwood/log"
 	"github.com/cordwood-io/cordwood/log/logtest"
