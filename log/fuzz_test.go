@@ -204,6 +204,17 @@ func FuzzEpochCheckpoint(f *testing.F) {
 }
 
 // FuzzParseHeader: what is taken from a header makes sense.
+func FuzzPartitionFile(f *testing.F) {
+	f.Add(partitionFile(TopicID{1, 0xff}))
+	f.Add([]byte("version: 0\ntopic_id: T6NqvgUXROWUjYjPCQDqnQ\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		id, ok := parsePartitionFile(b)
+		if ok && !bytes.Equal(bytes.TrimRight(b, "\r\n"), partitionFile(id)) {
+			t.Fatalf("%q gives %v", b, id)
+		}
+	})
+}
+
 func FuzzParseHeader(f *testing.F) {
 	f.Add(make([]byte, 61))
 	f.Fuzz(func(t *testing.T, b []byte) {

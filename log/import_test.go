@@ -1,6 +1,7 @@
 package log_test
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -213,6 +215,27 @@ func TestImportGaps(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Follow waits at the end, also where that is behind a gap.
+func TestImportFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := openReadOnly(t, importFS(t, map[string][]byte{segmentFile(0): stamped(t, 3, 0, "a"), segmentFile(10): nil}))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var got []log.Offset
+		for r, err := range l.Follow(ctx, 0) {
+			if errors.Is(err, context.DeadlineExceeded) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, r.Offset)
+		}
+		if fmt.Sprint(got) != "[3]" {
+			t.Errorf("followed %v", got)
+		}
+	})
 }
 
 // A checkpoint that batches contradict is not believed.
@@ -470,4 +493,38 @@ func TestReadOnlyOwn(t *testing.T) {
 		}
 	}
 
+}
+
+// FuzzImport opens two segments and a checkpoint of any content read-only: no
+// panic, no change, and reads that come to an end.
+func FuzzImport(f *testing.F) {
+	f.Add(concat(stamped(f, 0, 0, "a"), stamped(f, 5, 1, "b", "c")), stamped(f, 40, 1, "d"), []byte("0\n2\n0 0\n1 3\n"))
+	f.Add(concat(stamped(f, 20, 0, "a"), stamped(f, 15, 1, "b")), stamped(f, 31, 1, "d")[:70], []byte("0\n1\n5 0\n"))
+	f.Add(oldMessage(1, 0, "a"), []byte{}, []byte{})
+	f.Fuzz(func(t *testing.T, first, second, checkpoint []byte) {
+		fsys := importFS(t, map[string][]byte{segmentFile(0): first, segmentFile(30): second, "leader-epoch-checkpoint": checkpoint})
+		l, err := log.Open(t.Context(), importDir, log.Options{ReadOnly: true, FS: frozenFS{fsys, t}})
+		if err != nil {
+			return
+		}
+		defer l.Close()
+		for at := log.Offset(0); at < l.End(); {
+			s, err := l.Read(t.Context(), at, 1)
+			next := at
+			if c, ok := errors.AsType[*log.CorruptionError](err); ok {
+				next = c.End
+			} else if err != nil {
+				t.Fatal(err)
+			} else {
+				next = s.End()
+			}
+			if next <= at {
+				t.Fatalf("read at %d leads to %d of %d: %v", at, next, l.End(), err)
+			}
+			at = next
+		}
+		if _, err := l.Verify(t.Context(), log.VerifyOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

@@ -283,7 +283,7 @@ func (w *kafkaWriter) batch(records int) *record.Builder {
 	w.t.Helper()
 	b := new(record.Builder)
 	for i := range records {
-		at := int64(kafkaTime + w.n*1000 + i)
+		at := kafkaTime + int64(w.n*1000+i)
 		if w.n%7 == 3 {
 			at -= 5000
 		}
@@ -315,7 +315,7 @@ func (w *kafkaWriter) build(b *record.Builder) record.Batch {
 // plain writes two epochs.
 func (w *kafkaWriter) plain() {
 	for epoch := range log.Epoch(2) {
-		w.control(epoch, record.LeaderChange(epoch, 1, []int32{1, 2, 300}, time.UnixMilli(int64(kafkaTime+w.n*1000))))
+		w.control(epoch, record.LeaderChange(epoch, 1, []int32{1, 2, 300}, time.UnixMilli(kafkaTime+int64(w.n*1000))))
 		for i := range 60 {
 			w.write(epoch, w.build(w.batch(1+i%3)))
 		}
@@ -340,7 +340,7 @@ func (w *kafkaWriter) transactions() {
 		p.next += int32(records)
 	}
 	end := func(p *producer, commit bool) {
-		w.control(0, record.EndTxn(commit, p.id, p.epoch, 7, time.UnixMilli(int64(kafkaTime+w.n*1000))))
+		w.control(0, record.EndTxn(commit, p.id, p.epoch, 7, time.UnixMilli(kafkaTime+int64(w.n*1000))))
 	}
 	one, two, idle := &producer{id: 1001}, &producer{id: 1002, epoch: 4}, &producer{id: 5}
 	for i := range 40 {
