@@ -364,7 +364,11 @@ func (l *Log) put(b []byte) error {
 	l.writes++
 	keep := l.pinLocked()
 	l.wakeLocked(&l.endMoved)
+	queue := l.prepareLocked(int64(len(b)))
 	l.mu.Unlock()
+	if queue {
+		l.disk.chore(l)
+	}
 	if !keep {
 		seg.h.release()
 	}

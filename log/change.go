@@ -99,6 +99,8 @@ func (l *Log) reset(ctx context.Context, start Offset, epochs []EpochStart, prod
 		return err
 	}
 	defer l.unlockGate()
+	l.holdChores()
+	defer l.resumeChores()
 	if err := l.takeSync(); err != nil {
 		return err
 	}
@@ -106,17 +108,25 @@ func (l *Log) reset(ctx context.Context, start Offset, epochs []EpochStart, prod
 	return l.resetSynced(start, c, t)
 }
 
-// resetSynced replaces the log. Requires: gate and the sync token.
+// resetSynced replaces the log. Requires: gate and the sync token, chores held.
 func (l *Log) resetSynced(start Offset, c epochChain, t producerTable) error {
 	m := l.nextGeneration()
 	m.pending, m.pendingTo, m.resetChain, m.resetTable = changeReset, start, c, t
 	if err := l.commit(m); err != nil {
 		return err
 	}
+	// Offsets may go back below those in recycled files, so these go as well, in
+	// finishReset.
+	l.disk.takeSpares(l)
 	l.mu.Lock()
 	gone := l.segs
-	unpin := l.pinned
-	l.pinned = false
+	unpin := l.forgetSealingsLocked(-1)
+	if l.pinned {
+		l.pinned = false
+		unpin = append(unpin, l.active())
+	}
+	l.freeing -= len(l.freed)
+	l.freed, l.wantNext = nil, false
 	low := min(start, l.local)
 	next := l.disk.newSegment(l.dir, start)
 	l.segs = []*segment{next}
@@ -129,8 +139,8 @@ func (l *Log) resetSynced(start Offset, c epochChain, t producerTable) error {
 	l.readOnly, l.unsure = false, false
 	l.loaded = nil
 	l.mu.Unlock()
-	if unpin {
-		gone[len(gone)-1].h.release()
+	for _, s := range unpin {
+		s.h.release()
 	}
 	for _, s := range gone {
 		s.h.drop()
@@ -154,7 +164,8 @@ func finishReset(fsys FS, dir string, m meta) (meta, error) {
 		return m, err
 	}
 	for _, name := range slices.Backward(names) {
-		if _, suffix, ok := parseName(name); ok && suffix != cutSuffix {
+		_, suffix, ok := parseName(name)
+		if _, spare := parseSpare(name); spare || ok && suffix != cutSuffix {
 			if err := fsys.Remove(joinPath(dir, name)); err != nil {
 				return m, err
 			}
@@ -213,6 +224,9 @@ func (l *Log) dropLocal(ctx context.Context, to Offset) error {
 		return err
 	}
 	defer l.unlockGate()
+	if err := l.syncSealed(); err != nil {
+		return err
+	}
 	local := l.local
 	for _, s := range l.segs {
 		if !s.sealed || s.end > to {
@@ -243,6 +257,8 @@ func (l *Log) moveStart(start, local Offset) error {
 	if err := l.commit(m); err != nil {
 		return err
 	}
+	l.holdChores()
+	defer l.resumeChores()
 	l.mu.Lock()
 	gone := l.segs[:n]
 	l.segs = slices.Clone(l.segs[n:])
@@ -250,15 +266,55 @@ func (l *Log) moveStart(start, local Offset) error {
 	l.chain = l.chain.trim(start)
 	l.loaded = slices.DeleteFunc(l.loaded, func(s *segment) bool { return slices.Contains(gone, s) })
 	l.readOnly = l.readOnly && l.damagedLocked()
+	l.sealings = slices.DeleteFunc(l.sealings, func(s *sealing) bool { return s.info.end <= l.segs[0].base }) // all durable
 	l.mu.Unlock()
 	for _, s := range gone {
-		s.h.drop()
-		for _, suffix := range segmentSuffixes {
+		for _, suffix := range segmentSuffixes[1:] { // the first is that of the segment itself
 			if err := l.fs.Remove(s.path(suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return l.fail("remove "+s.path(suffix), err)
 			}
 		}
+		if err := l.freeSegment(s); err != nil {
+			return l.fail("remove "+s.h.name, err)
+		}
 	}
+	return nil
+}
+
+// freeSegment gives the file of a segment below the start to the background to recycle, or
+// deletes it. The start is durable, so a crash leaves a file that Open deletes
+// under either name. Requires: gate.
+func (l *Log) freeSegment(s *segment) error {
+	recycled, _ := l.disk.countSpares(l)
+	l.mu.Lock()
+	if len(s.damage) > 0 || s.size == 0 || slotPosition(s.size)+slotArea > l.disk.o.RecycledBytes || recycled+l.freeing >= maxLogSpares {
+		l.mu.Unlock()
+		s.h.drop()
+		if err := l.fs.Remove(s.h.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	l.freeing++
+	name := l.spareNameLocked()
+	l.mu.Unlock()
+	if err := l.fs.Rename(s.h.name, name); err != nil {
+		return err
+	}
+	// Who has the file open reads it under its old name for as long as he likes.
+	s.h.dropThen(func() {
+		l.mu.Lock()
+		if l.closing {
+			l.mu.Unlock()
+			return
+		}
+		l.freed = append(l.freed, freedFile{name, s.size})
+		queue := l.choreLocked()
+		l.mu.Unlock()
+		if queue {
+			l.disk.chore(l)
+		}
+	})
 	return nil
 }
 

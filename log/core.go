@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -39,11 +38,17 @@ type Log struct {
 	repairs chan struct{}
 
 	// Under gate:
-	changed    bool              // the marker of a clean close is gone
-	marked     bool              // the meta file names the journal in its present life
-	scratch    []scratchProducer // producers of a call with several batches
-	rolled     []Segment         // for the hook, when the gate is free again
-	savedChain epochChain        // in Kafka's checkpoint
+	changed bool              // the marker of a clean close is gone
+	marked  bool              // the meta file names the journal in its present life
+	scratch []scratchProducer // producers of a call with several batches
+	rolled  []Segment         // for the hook, when the gate is free again
+	spared  bool              // the active file was a spare one: its mark stays at its slots
+	stale   int64             // in it, bytes below may be of an earlier life
+	found   []*spare          // by Open
+	lost    map[Offset]string // names of segments that are found under a spare one, in a read-only log
+
+	// Under gate while no chore is under way, or choring:
+	savedChain epochChain // in Kafka's checkpoint
 
 	mu sync.Mutex
 	// Under mu, changed only under gate too (so that the gate's holder may read them
@@ -91,10 +96,19 @@ type Log struct {
 	endMoved    chan struct{} // closed when end moves; nil if nobody waits
 	durMoved    chan struct{} // the same for durable
 	later       []func(Offset, error)
-	helpers     []string // files beside sealed segments that are to be synced in the background
 	laterQueued bool
 	laterIdle   chan struct{}           // closed when laterQueued falls; nil if nobody waits
 	stopRepair  context.CancelCauseFunc // of the Repair under way
+	sealings    []*sealing              // oldest first; all but the last are durable
+	freed       []freedFile
+	wantNext    bool          // the next file is to be made in advance
+	choring     bool          // somebody does a chore
+	choreQueued bool          // for a worker of the disk
+	choresHeld  bool          // no chore may begin
+	choreIdle   chan struct{} // closed when choring or choreQueued falls; nil if nobody waits
+	spareSeq    uint64        // number of the last spare file
+	freeing     int           // freed files that are not ready yet
+	slotted     bool          // the active file has a durable slot of its base
 	closing     bool
 	closeDone   chan struct{}
 	closeErr    error
@@ -177,6 +191,10 @@ func (l *Log) unlockGate() {
 	rolled := l.rolled
 	l.rolled = nil
 	<-l.gate
+	l.tellRolled(rolled)
+}
+
+func (l *Log) tellRolled(rolled []Segment) {
 	if l.o.Hooks.Rolled != nil {
 		for _, s := range rolled {
 			l.o.Hooks.Rolled(s)
@@ -335,7 +353,9 @@ func (l *Log) syncRound(file bool) {
 	l.fileRound()
 }
 
-// fileRound is syncRound by a sync of the file.
+// fileRound is syncRound by a sync of the file: of that of the segment before the
+// active one as long as it isn't durable. No slot is written and nothing synced in a
+// segment before all before it is durable, since recovery counts on that.
 func (l *Log) fileRound() {
 	for l.filing {
 		ch := waiterLocked(&l.syncDone)
@@ -345,7 +365,9 @@ func (l *Log) fileRound() {
 	}
 	l.filing = true
 	r := l.captureLocked()
+	l.slotWrittenLocked(r)
 	l.cutTailLocked(r.end)
+	l.tailWhole = r.end == l.end
 	l.mu.Unlock()
 
 	err := l.syncActive(r)
@@ -357,11 +379,24 @@ func (l *Log) fileRound() {
 	l.mu.Lock()
 	unpin := l.filedLocked(r)
 	moved := l.durableLocked(r)
+	var rolled []Segment
+	if r.seg != l.active() {
+		// It has got a successor, before or just now.
+		if s := l.sealings[len(l.sealings)-1]; s.target == r.target {
+			l.durablePos, l.durableSum = 0, 0
+			l.stated = r.end
+			unpin, s.pinned = s.pinned, false
+			rolled = append(rolled, s.seg.public(s.info))
+		}
+	} else if r.state {
+		l.slotted = true
+	}
 	l.filing = false
 	l.syncing = false
 	l.wakeLocked(&l.syncDone)
 	l.mu.Unlock()
 	l.afterRound(r, unpin, moved)
+	l.tellRolled(rolled)
 }
 
 // A round is what one sync covers.
@@ -379,14 +414,28 @@ type round struct {
 
 func (l *Log) captureLocked() round {
 	r := round{seg: l.active(), target: l.writes, end: l.end, size: l.size, sum: l.x.headerSum, at: l.alloc}
-	l.slotSeq++
+	first := l.firstMs
+	if s := l.unsyncedLocked(); s != nil {
+		r = round{seg: s.seg, target: s.target, end: s.info.end, size: s.info.size, sum: s.x.headerSum, at: s.alloc}
+		first = s.first
+	}
 	r.slot = l.slotLocked(r.seg)
-	r.slot.sequence, r.slot.end, r.slot.endHeaders = l.slotSeq, r.end, r.sum
+	r.slot.firstAppendMs = first
+	r.slot.sequence, r.slot.end, r.slot.endHeaders = l.slotSeq+1, r.end, r.sum
 	r.state = r.at > 0 && (r.end > l.durable || l.durable > l.stated)
 	if l.disk.journal != nil {
 		r.use = l.disk.journal.use()
 	}
 	return r
+}
+
+// slotWrittenLocked counts the round's slot if it is going to be written. Only these
+// count: two slots are used in turn, and the older one is what a torn write of the
+// other leaves.
+func (l *Log) slotWrittenLocked(r round) {
+	if r.state {
+		l.slotSeq = r.slot.sequence
+	}
 }
 
 // filedLocked notes that the file was synced. It reports whether the caller must
@@ -396,7 +445,7 @@ func (l *Log) filedLocked(r round) bool {
 	if r.state {
 		l.stated = max(l.stated, r.slot.durable)
 	}
-	if l.growth != 0 && l.growth <= r.target {
+	if l.growth != 0 && l.growth <= r.target && r.seg == l.active() {
 		l.growth = 0
 	}
 	if l.journaled > 0 && l.disk.journal != nil {
@@ -409,7 +458,7 @@ func (l *Log) filedLocked(r round) bool {
 			l.disk.journal.release(l, r.use)
 		}
 	}
-	unpin := l.pinned && l.writes == r.target
+	unpin := l.pinned && l.writes == r.target && r.seg == l.active()
 	if unpin {
 		l.pinned = false
 	}
@@ -479,6 +528,12 @@ func (l *Log) writeSlot(f File, s slot, at int64) error {
 	return err
 }
 
+// syncWrites is syncTo for callers that only want to know whether it went well.
+func (l *Log) syncWrites(target uint64) error {
+	_, err := l.syncTo(context.Background(), target)
+	return err
+}
+
 // takeSync takes the sync token and that of the file, so that no sync is under way.
 // Requires: gate.
 func (l *Log) takeSync() error {
@@ -533,8 +588,8 @@ func (l *Log) laterLocked() bool {
 // runLater serves the callbacks that wait; a worker of the disk calls it.
 func (l *Log) runLater() {
 	l.mu.Lock()
-	calls, helpers := l.later, l.helpers
-	l.later, l.helpers = nil, nil
+	calls := l.later
+	l.later = nil
 	target := l.writes
 	l.mu.Unlock()
 	if len(calls) > 0 {
@@ -543,19 +598,13 @@ func (l *Log) runLater() {
 			done(end, err)
 		}
 	}
-	for _, name := range helpers {
-		// They can be made again, so an error costs a longer recovery at most.
-		if err := l.disk.syncName(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			l.o.Logger.Warn("helper file not synced", "path", name, "err", err)
-		}
-	}
 	l.endLater()
 }
 
 // endLater ends what runLater does: the log is queued again if more has come.
 func (l *Log) endLater() {
 	l.mu.Lock()
-	again := len(l.later) > 0 || len(l.helpers) > 0
+	again := len(l.later) > 0
 	if !again {
 		l.laterQueued = false
 		l.wakeLocked(&l.laterIdle)
@@ -576,6 +625,13 @@ func (l *Log) stats() Stats {
 		s.LocalBytes += seg.size
 	}
 	s.LocalBytes += l.size
+	s.Chores = len(l.freed)
+	if l.sealableLocked() != nil {
+		s.Chores += len(l.sealings)
+	}
+	if l.wantNext || l.choring && s.Chores == 0 {
+		s.Chores++
+	}
 	s.Producers = len(l.producers.m)
 	return s
 }
@@ -591,6 +647,9 @@ func (l *Log) segments() []Segment {
 	for i, s := range l.segs {
 		if s.sealed {
 			out[i] = s.public(s.segmentInfo)
+			if u := l.unsyncedLocked(); u != nil && u.seg == s {
+				out[i].Sealed = false
+			}
 		} else {
 			out[i] = s.public(l.activeInfoLocked())
 		}
@@ -639,19 +698,31 @@ func (l *Log) close() error {
 		l.mu.Unlock()
 		<-ch
 	}
+	l.mu.Lock()
+	for l.choring || l.choreQueued {
+		ch := waiterLocked(&l.choreIdle)
+		l.mu.Unlock()
+		<-ch
+		l.mu.Lock()
+	}
+	l.mu.Unlock()
+	l.leaveSpares()
 	// A failed log may still have a sync under way.
 	for {
 		l.mu.Lock()
 		if !l.syncing && !l.filing {
 			l.closed = true
 			l.wakeLocked(&l.syncDone)
-			pinned := l.pinned
-			l.pinned = false
+			unpin := l.forgetSealingsLocked(-1)
+			if l.pinned {
+				l.pinned = false
+				unpin = append(unpin, l.active())
+			}
 			segs := l.segs
 			l.cutTailLocked(l.end)
 			l.mu.Unlock()
-			if pinned {
-				segs[len(segs)-1].h.release()
+			for _, s := range unpin {
+				s.h.release()
 			}
 			for _, s := range segs {
 				s.h.drop()

@@ -174,8 +174,9 @@ type life struct {
 	dir     string
 	disk    *log.Disk // nil: a private one
 
-	looks  *int // counts checks over all runs
-	nested int  // every so many, recovery is interrupted too
+	recycled int64 // segments that began in a recycled file
+	looks    *int  // counts checks over all runs
+	nested   int   // every so many, recovery is interrupted too
 }
 
 // options let the script fill several segments at any scale. At 1 all of a segment
@@ -378,6 +379,7 @@ func (f *life) close() {
 	if f.l == nil {
 		return
 	}
+	f.recycled += f.l.Stats().Recycled
 	if err := f.l.Close(); err == nil && !f.dead {
 		f.w.acked = f.w.written
 		if _, err := f.fs.Stat(f.dir + "/cordwood.clean"); err == nil { // a full disk may have no room for it

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"runtime/pprof"
 	"strings"
@@ -18,7 +19,8 @@ const (
 	DefaultBlockingCalls = 256
 	DefaultSyncers       = 16
 
-	DefaultJournalBytes int64 = 256 << 20
+	DefaultJournalBytes  int64 = 256 << 20
+	DefaultRecycledBytes int64 = 1 << 30
 )
 
 // DiskOptions configure [NewDisk]. The zero value is safe and bounded.
@@ -51,6 +53,13 @@ type DiskOptions struct {
 	// DefaultJournalBytes; negative for no journal. Without Dir there is none.
 	JournalBytes int64
 
+	// RecycledBytes bounds what the disk's open logs keep of files that TrimTo and
+	// DropLocal have freed. Such a file becomes a later segment of its own log, which
+	// makes appends cheaper to sync: their blocks exist and were written before. A log
+	// keeps four at most; over the bound the oldest are deleted, and on a full disk
+	// all are. 0 means DefaultRecycledBytes; negative, that none is kept.
+	RecycledBytes int64
+
 	// ReserveBytes is the free space below which logs without Options.UseReserve
 	// take no appends that need more room. Default 0.
 	ReserveBytes int64
@@ -78,6 +87,10 @@ func (o DiskOptions) withDefaults() (DiskOptions, error) {
 	if o.JournalBytes >= 0 && o.JournalBytes < minJournalBytes {
 		errs = append(errs, fmt.Errorf("log: disk options: JournalBytes %d is below %d", o.JournalBytes, minJournalBytes))
 	}
+	if o.RecycledBytes == 0 {
+		o.RecycledBytes = DefaultRecycledBytes
+	}
+	o.RecycledBytes = max(o.RecycledBytes, 0)
 	if o.ReserveBytes < 0 {
 		errs = append(errs, fmt.Errorf("log: disk options: ReserveBytes %d is negative", o.ReserveBytes))
 	}
@@ -97,6 +110,8 @@ type Disk struct {
 	wg    sync.WaitGroup
 
 	journal *journal // nil without Dir
+	spares  spares
+	chores  chores
 
 	mu      sync.Mutex
 	closed  bool
@@ -118,6 +133,10 @@ type DiskStats struct {
 	Syncs     int64 // file syncs
 	SyncQueue int   // logs that wait for a worker
 	Workers   int   // that run
+
+	RecycledFiles int   // kept for later segments of their logs
+	RecycledBytes int64 // their size
+	PreparedFiles int   // next segments of busy logs, made in advance
 }
 
 // NewDisk returns a disk. Errors: [ErrLocked] if another process has Dir, mistakes
@@ -191,9 +210,13 @@ func (d *Disk) Close() error {
 
 // Stats returns counters.
 func (d *Disk) Stats() DiskStats {
+	d.spares.mu.Lock()
+	recycled, bytes, prepared := d.spares.recycled, d.spares.bytes, d.spares.prepared
+	d.spares.mu.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.stats
+	s.RecycledFiles, s.RecycledBytes, s.PreparedFiles = recycled, bytes, prepared
 	s.Logs, s.OpenFiles, s.SyncQueue, s.Workers = len(d.dirs), d.open, len(d.queue)+len(d.single), d.workers
 	return s
 }
@@ -348,7 +371,8 @@ type handle struct {
 	f          File
 	refs       int
 	opening    chan struct{} // closed when the opener is done; nil if nobody opens
-	dead       bool          // not kept open after the last use
+	dead       bool          // not kept open after the last use, nor opened again
+	gone       func()        // called once the file is dead and out of use; nil for nothing
 	prev, next *handle       // in d.idle while f != nil and refs == 0
 }
 
@@ -365,6 +389,10 @@ func (h *handle) acquire() (File, error) {
 			f := h.f
 			d.mu.Unlock()
 			return f, nil
+		}
+		if h.dead {
+			d.mu.Unlock()
+			return nil, &fs.PathError{Op: "open", Path: h.name, Err: fs.ErrNotExist}
 		}
 		if wait := h.opening; wait != nil {
 			d.mu.Unlock()
@@ -397,8 +425,12 @@ func (h *handle) acquire() (File, error) {
 			d.open++
 			d.stats.Opens++
 		}
+		gone := h.goneLocked()
 		d.mu.Unlock()
 		close(done)
+		if gone != nil {
+			gone()
+		}
 		return f, err
 	}
 }
@@ -427,27 +459,50 @@ func (h *handle) release() {
 			d.idle.pushFront(h)
 		}
 	}
+	gone := h.goneLocked()
 	d.mu.Unlock()
 	if shut != nil {
 		shut.Close() //nolint:errcheck // as above
 	}
+	if gone != nil {
+		gone()
+	}
 }
 
 // drop closes the file now or after its last use.
-func (h *handle) drop() {
+func (h *handle) drop() { h.dropThen(nil) }
+
+// dropThen is drop, and gone is called when the file is out of use, by whoever ends
+// the last one.
+func (h *handle) dropThen(gone func()) {
 	d := h.d
 	d.mu.Lock()
 	h.dead = true
+	h.gone = gone
 	var shut File
 	if h.f != nil && h.refs == 0 {
 		d.idle.remove(h)
 		shut, h.f = h.f, nil
 		d.open--
 	}
+	gone = h.goneLocked()
 	d.mu.Unlock()
 	if shut != nil {
 		shut.Close() //nolint:errcheck // as above
 	}
+	if gone != nil {
+		gone()
+	}
+}
+
+// goneLocked returns what is to be called if the file is dead and out of use.
+func (h *handle) goneLocked() func() {
+	if !h.dead || h.f != nil || h.opening != nil {
+		return nil
+	}
+	gone := h.gone
+	h.gone = nil
+	return gone
 }
 
 // A handleList is a ring of handles with a root of its own.

@@ -58,12 +58,20 @@
 //   - cordwood.meta: identity, log start, local start, and the change under way;
 //     cordwood.clean: the marker of a clean close; cordwood.lock.
 //   - cordwood.journal, in the Dir of a [Disk]: the journal of the logs below it.
+//   - cordwood.spare-N: a file for a later segment, see below.
 //   - NNN.POSITION.cut: a copy of a torn tail, or of damage that was repaired. The
 //     four newest are kept.
 //
 // The active segment is preallocated, and two slots at its end state how far the
 // log was known durable: see docs/format/log-slots.md. So recovery can tell a torn
 // tail, which it cuts, from damage, which it reports. [Open] lists the steps.
+//
+// Files of segments that TrimTo and DropLocal free become later segments of the same
+// log, within [DiskOptions].RecycledBytes, once nobody reads them any more: appends
+// that write over blocks written before are cheaper to sync. If none is at hand, the
+// next file is made in advance when the active one is half full, so that a roll is a
+// rename. A segment is sealed in the background; it is durable before anything in
+// its successor is acknowledged.
 //
 // # Recovery
 //
@@ -79,13 +87,14 @@
 //
 // All methods are safe for concurrent use. Readers wait for nobody. Writes are one
 // at a time, and no sync is made while others wait to write, with these exceptions:
-// the first change after Open, a roll, a change of the start, a truncation, and a
+// the first change after Open, a roll when the next file is not ready or the segment
+// before the full one is not durable yet, a change of the start, a truncation, and a
 // file that grows past its slots faster than it is synced. A call that does a file
 // operation itself looks at its ctx only before and after it.
 //
-// Goroutines run only while SyncLater callbacks wait, files beside a sealed segment
-// are to be synced, or the journal needs segments synced; they belong to the [Disk]
-// and are joined by Close.
+// Goroutines run only while SyncLater callbacks wait, a segment is being sealed, a
+// file readied for a later one, or the journal needs segments synced; they belong to
+// the [Disk] and are joined by Close.
 //
 // # Limits
 //

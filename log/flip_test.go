@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/cordwood-io/cordwood/log"
 	"github.com/cordwood-io/cordwood/log/logtest"
@@ -21,28 +22,30 @@ const flipDir = "/data/p"
 // in order or not, and returns the disk.
 func flipLog(t *testing.T, closed bool) (*logtest.FS, []string) {
 	t.Helper()
-	ctx := context.Background()
 	fs := logtest.NewFS(1)
-	l := open(t, fs, log.Options{SegmentBytes: 1 << 10})
 	var vals []string
-	for i := range 25 {
-		v := fmt.Sprintf("%d:%0*d", i, i*3, i)
-		vals = append(vals, v)
-		if _, err := l.Write(log.Epoch(i/10), sequenced(3, 0, int32(i), v)); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, fs, log.Options{SegmentBytes: 1 << 10, ProducerExpiry: -1}) // the clock is not that of the next Open
+		for i := range 25 {
+			v := fmt.Sprintf("%d:%0*d", i, i*3, i)
+			vals = append(vals, v)
+			if _, err := l.Write(log.Epoch(i/10), sequenced(3, 0, int32(i), v)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.Sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if _, err := l.Sync(ctx); err != nil {
-			t.Fatal(err)
+		if n := len(l.Segments()); n < 3 {
+			t.Fatalf("got %d segments", n)
 		}
-	}
-	if n := len(l.Segments()); n < 3 {
-		t.Fatalf("got %d segments", n)
-	}
-	if closed {
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
+		synctest.Wait() // full segments are sealed in the background
+		if closed {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
+	})
 	return fs.Crash(logtest.CrashKeepAll), vals
 }
 
@@ -99,7 +102,7 @@ func TestFlipEveryByte(t *testing.T) {
 func checkFlipped(fs *logtest.FS, vals []string, name string, closed bool) error {
 	ctx := context.Background()
 	before := sizes(fs)
-	l, err := log.Open(ctx, flipDir, log.Options{FS: fs, SegmentBytes: 1 << 10})
+	l, err := log.Open(ctx, flipDir, log.Options{FS: fs, SegmentBytes: 1 << 10, ProducerExpiry: -1})
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}

@@ -177,6 +177,20 @@ func (l *Log) segmentsReadOnly() ([]Offset, error) {
 		if base, suffix, ok := parseName(name); ok && suffix == logSuffix {
 			bases = append(bases, base)
 		}
+		if _, ok := parseSpare(name); ok {
+			path := joinPath(l.dir, name)
+			_, base, segment, err := l.judgeSpare(path)
+			if err != nil {
+				return nil, err
+			}
+			if segment { // it has lost its new name
+				bases = append(bases, base)
+				if l.lost == nil {
+					l.lost = make(map[Offset]string)
+				}
+				l.lost[base] = path
+			}
+		}
 	}
 	slices.Sort(bases)
 	for len(bases) > 1 && bases[1] <= l.local {

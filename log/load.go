@@ -25,18 +25,23 @@ func (l *Log) loadIndex(seg *segment, f File) (*index, error) {
 }
 
 func (l *Log) keepIndex(seg *segment, x *index) {
-	seg.indexes.Store(x)
 	l.mu.Lock()
-	l.loaded = append(l.loaded, seg)
-	var old *segment
-	if len(l.loaded) > maxLoadedIndexes {
-		old = l.loaded[0]
-		l.loaded = append(l.loaded[:0], l.loaded[1:]...)
-	}
+	old := l.keepIndexLocked(seg, x)
 	l.mu.Unlock()
 	if old != nil && old != seg {
 		old.indexes.Store(nil)
 	}
+}
+
+// keepIndexLocked returns the segment whose index is one too many.
+func (l *Log) keepIndexLocked(seg *segment, x *index) (old *segment) {
+	seg.indexes.Store(x)
+	l.loaded = append(l.loaded, seg)
+	if len(l.loaded) > maxLoadedIndexes {
+		old = l.loaded[0]
+		l.loaded = append(l.loaded[:0], l.loaded[1:]...)
+	}
+	return old
 }
 
 // readIndexes reads the index files of a segment with a seal.

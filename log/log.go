@@ -73,6 +73,8 @@ type Stats struct {
 	AppendBytes                        int64  // bytes of batches written
 	Syncs                              int64  // groups made durable
 	Rolls                              int64
+	Chores                             int   // segments to be sealed and files to be readied, in the background
+	Recycled                           int64 // of these, into a file that held an earlier segment
 	Reads                              int64
 	ReadBytes                          int64 // bytes handed out
 	DiskFull                           int64 // appends refused for want of room

@@ -118,12 +118,18 @@ func (l *Log) recover(ctx context.Context) error {
 	for _, b := range bases {
 		s := l.disk.newSegment(l.dir, b)
 		s.h.write = !l.o.ReadOnly
+		if name, ok := l.lost[b]; ok {
+			s.h.name = name
+		}
 		l.segs = append(l.segs, s)
 	}
 	l.durable = l.segs[0].base
 	l.stated = l.active().base
 	clean, err := l.openClean()
 	if err != nil {
+		return err
+	}
+	if err := l.keepFound(clean); err != nil {
 		return err
 	}
 	if clean {
@@ -139,6 +145,9 @@ func (l *Log) recover(ctx context.Context) error {
 		return err
 	}
 	if err := l.replayJournal(); err != nil {
+		return err
+	}
+	if err := l.judgeSuccessor(); err != nil {
 		return err
 	}
 	if err := l.openDirty(ctx); err != nil {
@@ -274,6 +283,11 @@ func (l *Log) listSegments() ([]Offset, error) {
 			bases = append(bases, base)
 		}
 	}
+	found, err := l.openSpares(names)
+	if err != nil {
+		return nil, err
+	}
+	bases = append(bases, found...)
 	slices.Sort(bases)
 	if len(bases) == 0 {
 		// The first file is made before the meta file, so it was lost.
@@ -636,17 +650,24 @@ func (l *Log) hasDamage() bool {
 	return slices.ContainsFunc(l.segs, func(s *segment) bool { return len(s.damage) > 0 })
 }
 
-// cutSpace cuts preallocated space and slots behind the batches of a sealed
-// segment. Anything else there stays; it is behind the segment's end.
+// cutSpace cuts preallocated space, slots and what is left of an earlier life of the
+// file behind the batches of a sealed segment. Anything else there stays; it is
+// behind the segment's end.
 func (l *Log) cutSpace(s *segment, at int64) error {
 	f, err := s.h.acquire()
 	if err != nil {
 		return err
 	}
 	defer s.h.release()
-	keep, err := l.lastByte(f, at, s.size)
-	if err != nil || keep > at {
+	stale, _, err := readMark(f, s.size, l.id)
+	if err != nil {
 		return err
+	}
+	if stale == 0 {
+		keep, err := l.lastByte(f, at, s.size)
+		if err != nil || keep > at {
+			return err
+		}
 	}
 	if err := f.Truncate(at); err != nil {
 		return err

@@ -461,6 +461,9 @@ func (r *repairer) swap(v view, name string, c *check, seal sealFile, alloc int6
 		return err
 	}
 	defer l.unlockGate()
+	if err := l.settle(); err != nil {
+		return err
+	}
 	if err := l.takeSync(); err != nil {
 		return err
 	}
@@ -521,6 +524,7 @@ func (r *repairer) swap(v view, name string, c *check, seal sealFile, alloc int6
 	if !v.sealed {
 		l.size, l.x = size, x
 		l.alloc, l.allocBefore, l.growth = alloc, 0, 0
+		l.spared, l.stale = false, 0
 		l.durable, l.durablePos, l.durableSum = l.end, size, x.headerSum
 		l.synced, l.filed = l.writes, l.writes
 		l.stated = l.end // by the slots of the new file

@@ -387,12 +387,13 @@ func TestRepairCrash(t *testing.T) {
 						damages[name](t, r, fs)
 					}
 					fs.SyncAll()
-					from0, hit := fs.Changes(), false
+					from0 := fs.Changes()
+					var hit atomic.Bool
 					fs.OnOp(func(op logtest.Op) error {
 						if !op.Kind.Changes() || op.Changed-from0 < at || kind != "crash" && op.Changed-from0 > at {
 							return nil
 						}
-						hit = true
+						hit.Store(true)
 						switch kind {
 						case "crash":
 							fs.PowerOff()
@@ -441,7 +442,7 @@ func TestRepairCrash(t *testing.T) {
 					if t.Failed() {
 						t.Fatalf("%s, change %d %s", name, at, kind)
 					}
-					if !hit {
+					if !hit.Load() {
 						break
 					}
 					if testing.Short() {

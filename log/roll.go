@@ -3,8 +3,6 @@ package log
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"slices"
 )
 
@@ -12,34 +10,37 @@ func (l *Log) roll(ctx context.Context) error {
 	if err := l.begin(ctx); err != nil {
 		return err
 	}
-	defer l.unlockGate()
-	return l.rollGated()
+	target := l.writesNow()
+	err := l.rollGated()
+	l.unlockGate()
+	if err != nil {
+		return err
+	}
+	return l.syncWrites(target)
 }
 
 func (l *Log) rollAged(ctx context.Context) (bool, error) {
 	if err := l.begin(ctx); err != nil {
 		return false, err
 	}
-	defer l.unlockGate()
 	if l.size == 0 || !l.aged() {
+		l.unlockGate()
 		return false, nil
 	}
-	return true, l.rollGated()
+	target := l.writesNow()
+	err := l.rollGated()
+	l.unlockGate()
+	if err != nil {
+		return true, err
+	}
+	return true, l.syncWrites(target)
 }
 
-const nextSuffix = ".next" // of a segment file that has not got its name yet
+const nextSuffix = ".next" // of a segment file that has not got its name yet, in logs of earlier versions
 
-// rollGated seals the active segment. The order makes sure that a segment that
-// has a successor is whole and durable:
-//
-//  1. all batches are durable,
-//  2. the next file exists under another name, with room for batches,
-//  3. indexes, seal and state are written (not synced: they can be made again),
-//  4. the next file gets its name, and the folder is synced,
-//  5. the sealed file is cut to its length, slots and all. Before 4 that would take
-//     the known durable end away; after it, that is the end of the segment.
-//
-// Up to 3 a full disk leaves everything as it was. Requires: gate.
+// rollGated begins a new segment and leaves it to the background to seal the old
+// one. With a spare file at hand that takes no sync and no new file. Requires:
+// gate. ErrDiskFull means that nothing was changed.
 func (l *Log) rollGated() error {
 	if l.readOnly {
 		return ErrReadOnly
@@ -47,68 +48,116 @@ func (l *Log) rollGated() error {
 	if l.size == 0 {
 		return nil
 	}
-	if _, err := l.syncFileTo(context.Background(), l.writesNow()); err != nil {
-		return err
-	}
 	if err := l.beginChange(); err != nil {
 		return err
 	}
-	if err := l.takeSync(); err != nil {
+	if err := l.leaveJournal(); err != nil {
 		return err
 	}
-	defer l.freeSync()
+	// The segment before this one must be durable, so that after a crash only the last
+	// two are in question. Mostly it is, long since.
+	if err := l.syncSealed(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	waiting := len(l.sealings)
+	l.mu.Unlock()
+	if waiting >= maxSealings {
+		if err := l.settle(); err != nil {
+			return err
+		}
+	}
+	sp, nf, err := l.openNext()
+	if err != nil {
+		return err
+	}
 	seg := l.active()
 	next := l.disk.newSegment(l.dir, l.end)
-	temp := next.path(nextSuffix)
-	nf, err := l.createNext(temp)
-	if err != nil {
-		return err
-	}
-	info := l.activeInfoLocked()
-	info.sealedMs = nowMs()
-	info.setAborted(l.x.aborted)
-	if err := l.writeHelpers(seg, info); err != nil {
-		nf.Close()        //nolint:errcheck // never used
-		l.fs.Remove(temp) //nolint:errcheck // removed at the next Open
-		if full(err) {
-			return fmt.Errorf("%w: %w", ErrDiskFull, err)
-		}
-		return l.fail("seal "+seg.h.name, err)
-	}
-	size := l.size
-	err = l.fs.Rename(temp, next.h.name)
-	if err == nil {
-		err = l.disk.syncDir(l.dir)
-	}
-	if err != nil {
+	if err := l.fs.Rename(sp.name, next.h.name); err != nil {
 		return l.fail("roll "+seg.h.name, errors.Join(err, nf.Close()))
 	}
 	next.h.adopt(nf)
-	l.forgetJournal()
+	s := l.newSealing(nowMs())
+	info := s.info
 	l.mu.Lock()
 	// Readers know base without mu.
 	seg.end, seg.size, seg.maxTimestamp, seg.maxAt, seg.sealedMs = info.end, info.size, info.maxTimestamp, info.maxAt, info.sealedMs
 	seg.aborted, seg.abortedSum = info.aborted, info.abortedSum
+	seg.aborts.Store(&s.x.aborted)
 	seg.sealed = true
+	s.target = l.writes
+	s.pinned, l.pinned = l.pinned, false
 	l.segs = appendSegment(l.segs, next)
+	l.sealings = append(l.sealings, s)
 	l.producers.expire(info.sealedMs, l.o.ProducerExpiry)
-	l.freshActiveLocked()
-	l.alloc = slotFirst
+	l.size, l.firstMs = 0, 0
+	l.x = newIndex()
+	l.alloc, l.spared, l.stale, l.allocBefore, l.growth = sp.alloc, true, sp.stale, 0, 0
+	l.slotted = false
+	l.cutTailLocked(l.end)
+	if l.unsyncedLocked() == nil {
+		l.durable, l.durablePos, l.durableSum = l.end, 0, 0
+		l.stated = l.end
+		l.rolled = append(l.rolled, seg.public(info))
+	} else {
+		l.tailWhole = false // until the segment is synced
+	}
 	l.counts.Rolls++
-	public := seg.public(info)
-	l.helpers = append(l.helpers, l.helperNames(seg, info)...)
-	l.helpers = append(l.helpers, seg.h.name)
-	queue := l.laterLocked()
+	if sp.recycled() {
+		l.counts.Recycled++
+	}
+	old := l.keepIndexLocked(seg, &s.x)
+	queue := l.choreLocked()
 	l.mu.Unlock()
+	if old != nil && old != seg {
+		old.indexes.Store(nil)
+	}
 	if queue {
-		l.disk.later(l)
+		l.disk.chore(l)
 	}
 	next.h.release()
-	l.rolled = append(l.rolled, public)
-	if err := l.cutTo(seg, size); err != nil {
-		return l.fail("cut "+seg.h.name, err)
-	}
 	return nil
+}
+
+// leaveJournal makes sure that no entry of the journal is needed any more, because
+// each is stated durable in the active segment: it is about to have a successor, and
+// entries speak of the last segment only. Logs that sync their own files have none.
+// Requires: gate.
+func (l *Log) leaveJournal() error {
+	l.mu.Lock()
+	needed := l.journaled > 0
+	if needed {
+		l.writes++ // for a round that writes a slot
+	}
+	target := l.writes
+	l.mu.Unlock()
+	if !needed {
+		return nil
+	}
+	_, err := l.syncFileTo(context.Background(), target)
+	return err
+}
+
+// openNext returns a spare file, which it makes if there is none, open. Requires:
+// gate.
+func (l *Log) openNext() (*spare, File, error) {
+	s := l.disk.takeSpare(l)
+	if s == nil {
+		var err error
+		if s, err = l.makeSpare(slotFirst); err != nil {
+			if full(err) || l.Err() != nil {
+				return nil, nil, err
+			}
+			return nil, nil, l.fail("make the next file in "+l.dir, err)
+		}
+	}
+	l.disk.enter()
+	f, err := l.fs.Open(s.name, true)
+	l.disk.leave()
+	if err != nil {
+		return nil, nil, l.fail("open "+s.name, err)
+	}
+	return s, f, nil
 }
 
 // cutTo cuts a segment file; not synced.
@@ -127,86 +176,11 @@ func (l *Log) cutTo(seg *segment, size int64) error {
 func (l *Log) freshActiveLocked() {
 	l.size, l.firstMs = 0, 0
 	l.x = newIndex()
-	l.alloc, l.allocBefore, l.growth = 0, 0, 0
+	l.alloc, l.spared, l.stale, l.allocBefore, l.growth = 0, false, 0, 0, 0
 	l.durable, l.durablePos, l.durableSum = l.end, 0, 0
 	l.synced, l.filed = l.writes, l.writes
 	l.stated = l.end
 	l.cutTailLocked(l.end)
-}
-
-func (l *Log) createNext(temp string) (File, error) {
-	if err := l.reserve(slotFirst + slotArea); err != nil {
-		return nil, err
-	}
-	if err := l.fs.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, l.fail("remove "+temp, err)
-	}
-	f, err := l.fs.Create(temp)
-	if err == nil {
-		if err = f.Preallocate(0, slotFirst+slotArea); err == nil {
-			return f, nil
-		}
-		f.Close()         //nolint:errcheck // never used
-		l.fs.Remove(temp) //nolint:errcheck // removed at the next Open
-	}
-	if full(err) {
-		return nil, fmt.Errorf("%w: %w", ErrDiskFull, err)
-	}
-	return nil, l.fail("create "+temp, err)
-}
-
-// writeHelpers writes what stands beside a segment that is being sealed, and the
-// state at its end. Requires: gate and the sync token.
-func (l *Log) writeHelpers(seg *segment, info segmentInfo) error {
-	x := l.x
-	x.noteTime(seg.base) // Kafka closes a time index with the last maximum
-	ib := appendIndex(nil, x.offsets)
-	tb := appendTimeIndex(nil, x.times)
-	s := sealFile{id: l.id, info: info, indexSum: crcUpdate(0, ib), timeIndexSum: crcUpdate(0, tb)}
-	s.headers = append(slices.Clone(x.headers), x.headerSum)
-	files := []newFile{{seg.path(indexSuffix), ib}, {seg.path(timeIndexSuffix), tb}, {seg.path(sealSuffix), s.encode()}}
-	state := newFile{joinPath(l.dir, segmentName(info.end, stateSuffix)), encodeState(l.id, info.end, l.chain, &l.producers, nowMs(), l.o.ProducerExpiry)}
-	if info.aborted > 0 {
-		files = append(files, newFile{seg.path(txnIndexSuffix), appendTxnIndex(nil, x.aborted)})
-	}
-	if info.end > seg.base {
-		files = append(files, state, l.kafkaSnapshot(info.end))
-	} else if _, err := readState(l.fs, l.dir, l.id, info.end); err != nil {
-		// Never without one: it may be all that is left of what was before.
-		if _, err := replaceFile(l.fs, state.name, state.content); err != nil {
-			return err
-		}
-	}
-	for _, f := range files {
-		if err := writeNew(l.fs, f.name, f.content, false); err != nil {
-			return err
-		}
-	}
-	return l.writeCheckpoint()
-}
-
-// helperNames returns the files that are synced after writeHelpers: not the
-// snapshot, which is for Kafka's tools only and has a checksum of its own.
-func (l *Log) helperNames(seg *segment, info segmentInfo) []string {
-	names := []string{
-		joinPath(l.dir, segmentName(info.end, stateSuffix)), seg.path(sealSuffix), seg.path(indexSuffix), seg.path(timeIndexSuffix),
-	}
-	if info.aborted > 0 {
-		names = append(names, seg.path(txnIndexSuffix))
-	}
-	return names
-}
-
-// writeCheckpoint writes Kafka's epoch file if it is not up to date.
-func (l *Log) writeCheckpoint() error {
-	if l.savedChain != nil && slices.Equal(l.savedChain, l.chain) {
-		return nil
-	}
-	if _, err := replaceFile(l.fs, joinPath(l.dir, epochFileName), l.chain.appendCheckpoint(nil)); err != nil {
-		return err
-	}
-	l.savedChain = append(epochChain{}, l.chain...)
-	return nil
 }
 
 // closeClean makes all durable and leaves the marker. Requires: gate.
@@ -218,6 +192,12 @@ func (l *Log) closeClean() error {
 		return nil
 	}
 	if err := l.beginChange(); err != nil {
+		return err
+	}
+	if err := l.settle(); err != nil {
+		if full(err) {
+			return nil
+		}
 		return err
 	}
 	if err := l.takeSync(); err != nil {
@@ -232,10 +212,10 @@ func (l *Log) closeClean() error {
 			mark.segments = append(mark.segments, s.segmentInfo)
 		}
 	}
-	info := l.activeInfoLocked()
-	info.setAborted(l.x.aborted)
+	s := l.newSealing(0)
+	info := s.info
 	mark.segments = append(mark.segments, info)
-	err := l.writeHelpers(seg, info)
+	err := l.writeHelpers(s)
 	for _, name := range l.helperNames(seg, info) {
 		if err == nil {
 			err = l.disk.syncName(name)

@@ -66,10 +66,20 @@ func (l *Log) grow(f File, need int64) error {
 	if err := l.reserve(to + slotArea - from); err != nil {
 		return err
 	}
+	// Its slots would say that all before is durable.
+	if err := l.syncSealed(); err != nil {
+		return err
+	}
 	name := l.active().h.name
 	l.disk.enter()
 	err := f.Preallocate(from, to+slotArea-from)
+	if err != nil && full(err) && l.disk.freeSpares() {
+		err = f.Preallocate(from, to+slotArea-from)
+	}
 	l.disk.leave()
+	if err == nil && l.spared {
+		err = l.writeMarks(f, to, l.stale)
+	}
 	if err != nil {
 		if full(err) {
 			return fmt.Errorf("%w: %w", ErrDiskFull, err)
@@ -109,12 +119,27 @@ func (l *Log) grow(f File, need int64) error {
 	return nil
 }
 
-// reserve says whether the disk has n bytes for this log.
+// reserve says whether the disk has n bytes for this log, if need be without the
+// spare files.
 func (l *Log) reserve(n int64) error {
+	err := l.room(n)
+	if errors.Is(err, ErrDiskFull) && l.disk.freeSpares() {
+		err = l.room(n)
+	}
+	return err
+}
+
+// room is reserve that leaves the spare files alone.
+func (l *Log) room(n int64) error {
 	keep := l.disk.o.ReserveBytes
 	if keep == 0 || l.o.UseReserve {
 		return nil
 	}
+	l.mu.Lock()
+	for _, s := range l.sealings {
+		n += s.roomBytes()
+	}
+	l.mu.Unlock()
 	free, err := l.fs.FreeBytes(l.dir)
 	if err != nil {
 		return l.fail("free space of "+l.dir, err)
@@ -128,6 +153,10 @@ func (l *Log) reserve(n int64) error {
 // rollBack removes what a failed write left behind the end of the log. Requires:
 // gate. An error means that the log has failed.
 func (l *Log) rollBack(f File) error {
+	l.disk.freeSpares() // for who tries again
+	if err := l.syncSealed(); err != nil {
+		return err
+	}
 	if err := l.takeSync(); err != nil {
 		return err
 	}
@@ -143,7 +172,7 @@ func (l *Log) rollBack(f File) error {
 		return l.fail("roll back in "+name, err)
 	}
 	l.mu.Lock()
-	l.alloc, l.growth = 0, 0
+	l.alloc, l.spared, l.stale, l.growth = 0, false, 0, 0
 	l.synced, l.filed = l.writes, l.writes
 	l.durable, l.durablePos, l.durableSum = l.end, l.size, l.x.headerSum
 	l.stated = l.active().base

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+
+	"github.com/cordwood-io/cordwood/log/record"
 )
 
 // A scan checks the batches of a segment.
@@ -21,6 +23,8 @@ type scan struct {
 	groupSum   uint32 // over all headers below it
 	note       bool   // batches change chain and producers
 	sealed     bool   // nothing is expected behind durable
+	bounded    bool   // nothing behind bound, which is durable or above, is believed
+	bound      Offset
 
 	chain     epochChain
 	producers *producerTable
@@ -81,6 +85,9 @@ func (l *Log) scan(r *scan) error {
 		}
 		if r.groupEnd > r.durable && r.end == r.groupEnd && len(r.seg.damage) == 0 && r.x.headerSum != r.groupSum {
 			r.seg.damage = append(r.seg.damage, damage{from: r.durable, to: r.end, position: max(0, r.durablePos), resume: sc.at, err: errEpoch})
+		}
+		if r.bounded && r.end >= r.bound {
+			return nil
 		}
 		b, h, err := sc.next()
 		if errors.Is(err, io.EOF) {
@@ -194,6 +201,22 @@ func (l *Log) openActive(floor Offset) error {
 	if l.journaled > r.durable {
 		r.durable, r.durablePos, r.checkSum, r.epoch = l.journaled, -1, false, -1
 	}
+	if l.stale, l.spared, err = readMark(f, size, l.id); err != nil {
+		return err
+	}
+	if l.stale > 0 {
+		// See spare.go: bytes of an earlier life may look like anything.
+		r.bounded, r.bound = true, r.durable
+		if slots && s.end > r.durable {
+			whole, err := l.groupWhole(f, size, s)
+			if err != nil {
+				return err
+			}
+			if whole {
+				r.bound = s.end
+			}
+		}
+	}
 	if err := l.scan(&r); err != nil {
 		return err
 	}
@@ -266,17 +289,23 @@ func (l *Log) keepFloor() error {
 // preallocated space, whose slots it then returns the position of.
 func (l *Log) cutTail(f File, size int64) (int64, error) {
 	seg := l.active()
-	keep, err := l.lastByte(f, l.size, size)
+	var keep int64
+	var err error
+	if l.stale > 0 {
+		keep, err = l.tornEnd(f, l.size, size)
+	} else {
+		keep, err = l.lastByte(f, l.size, size)
+	}
 	if err != nil {
 		return 0, err
 	}
-	if keep == l.size {
+	if keep == l.size && l.stale == 0 {
 		for _, p := range slotPositions(size) {
 			if p+slotArea == size && p >= l.size {
 				return p, nil
 			}
 		}
-	} else {
+	} else if keep > l.size {
 		l.recovery.CutBytes = keep - l.size
 		path := joinPath(l.dir, fmt.Sprintf("%020d.%d%s", int64(seg.base), l.size, cutSuffix))
 		tail := make([]byte, min(keep-l.size, maxCutBytes))
@@ -299,6 +328,7 @@ func (l *Log) cutTail(f File, size int64) (int64, error) {
 	if err := l.keepFloor(); err != nil {
 		return 0, err
 	}
+	l.spared, l.stale = false, 0
 	if err := f.Truncate(l.size); err != nil {
 		return 0, err
 	}
@@ -329,6 +359,32 @@ func (l *Log) lastByte(f File, at, size int64) (int64, error) {
 	return keep, nil
 }
 
+// tornEnd is lastByte for a recycled file, in which anything may lie behind the last
+// batch: it returns where the last batch ends that began to be written at the end of
+// the log or above, by what its header says; at if there is none within reach.
+func (l *Log) tornEnd(f File, at, size int64) (int64, error) {
+	keep := at
+	sc := newScanner(l.disk, f, at, min(size, at+tornReach))
+	defer sc.close()
+	for p := at; p+record.HeaderBytes <= sc.limit; p++ {
+		b, err := sc.window(p, record.HeaderBytes)
+		if err != nil {
+			return 0, err
+		}
+		if b[16] != 2 || b[0] != 0 {
+			continue
+		}
+		if h, err := parseHeader(b); err == nil && h.base >= l.end && h.base-l.end < tornReach {
+			keep = min(max(keep, p+h.size), size)
+		}
+	}
+	return keep, nil
+}
+
+// tornReach bounds, in bytes and in offsets, how far behind the end of the log what
+// was written last is looked for.
+const tornReach = 8 << 20
+
 // maxCutBytes bounds the copy of a torn tail.
 const maxCutBytes = 64 << 20
 
@@ -339,6 +395,11 @@ func (l *Log) blankSlots(b []byte, at, size int64) {
 			if q >= at && q+slotBytes <= at+int64(len(b)) {
 				if s, ok := decodeSlot(b[q-at:]); ok && s.id == l.id {
 					clear(b[q-at:][:slotBytes])
+				}
+			}
+			if q += markOffset; q >= at && q+markBytes <= at+int64(len(b)) {
+				if _, ok := decodeMark(b[q-at:], l.id); ok {
+					clear(b[q-at:][:markBytes])
 				}
 			}
 		}

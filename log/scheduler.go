@@ -36,7 +36,7 @@ func (l *Log) journalRound() bool {
 
 // journalableLocked reports whether all that is not durable can go into the journal.
 func (l *Log) journalableLocked() bool {
-	return l.disk.journal != nil && l.marked && !l.partial && l.tailWhole && l.tailFrom == l.durable &&
+	return l.disk.journal != nil && l.marked && (l.slotted || !l.spared) && !l.partial && l.tailWhole && l.tailFrom == l.durable &&
 		(l.tail != nil || l.end == l.durable) && l.failed == nil
 }
 
@@ -227,6 +227,7 @@ func (l *Log) flush() bool {
 	}
 	l.filing = true
 	r := l.captureLocked()
+	l.slotWrittenLocked(r)
 	r.slot.end, r.slot.endHeaders = r.slot.durable, r.slot.headers
 	l.mu.Unlock()
 	err := l.syncActive(r)
@@ -320,7 +321,7 @@ func (b *laterBatch) run(d *Disk) {
 func (l *Log) beginLater() (laterItem, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.later) == 0 || len(l.helpers) > 0 || l.syncing || l.end == l.durable || !l.journalableLocked() {
+	if len(l.later) == 0 || l.syncing || l.end == l.durable || !l.journalableLocked() {
 		return laterItem{}, false
 	}
 	l.syncing = true

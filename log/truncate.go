@@ -110,6 +110,11 @@ func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 	if off >= l.end && !l.unsure {
 		return l.end, nil
 	}
+	l.holdChores()
+	defer l.resumeChores()
+	if err := l.syncSealed(); err != nil {
+		return 0, err
+	}
 	if err := l.takeSync(); err != nil {
 		return 0, err
 	}
@@ -183,11 +188,14 @@ func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 	l.cutLocked(r.end)
 	l.unsure = false
 	l.readOnly = l.damagedLocked()
-	unpin := l.pinned
-	l.pinned = false
+	unpin := l.forgetSealingsLocked(seg.base)
+	if l.pinned {
+		l.pinned = false
+		unpin = append(unpin, was)
+	}
 	l.mu.Unlock()
-	if unpin {
-		was.h.release()
+	for _, s := range unpin {
+		s.h.release()
 	}
 	for _, s := range gone {
 		s.h.drop()
@@ -236,17 +244,25 @@ func (l *Log) finishTruncation(active *segment, size int64) error {
 	if err != nil {
 		return err
 	}
+	sealed := false
 	for _, name := range slices.Backward(names) {
 		base, suffix, ok := parseName(name)
 		if !ok {
 			continue
 		}
+		sealed = sealed || base == active.base && suffix == sealSuffix
 		switch {
 		case base > active.base && suffix != cutSuffix,
 			base == active.base && (suffix == indexSuffix || suffix == timeIndexSuffix || suffix == txnIndexSuffix || suffix == sealSuffix):
 			if err := l.fs.Remove(joinPath(l.dir, name)); err != nil {
 				return err
 			}
+		}
+	}
+	if sealed {
+		// It says more than the file is about to hold.
+		if err := l.disk.syncDir(l.dir); err != nil {
+			return err
 		}
 	}
 	f, err := active.h.acquire()

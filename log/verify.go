@@ -116,6 +116,9 @@ func (v *verifier) run() error {
 		if done {
 			break
 		}
+		if err := l.waitSealed(v.ctx, w.seg.base); err != nil {
+			return err
+		}
 		if err := v.segment(w, sums, last, readOnly); err != nil {
 			return err
 		}

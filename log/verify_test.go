@@ -60,6 +60,7 @@ func segmented(t testing.TB, fs log.FS, n int) (*log.Log, [][]byte) {
 		}
 		all = append(all, b)
 	}
+	rest(l)
 	return l, all
 }
 
