@@ -243,6 +243,10 @@ func (l *Log) dropLocal(ctx context.Context, to Offset) error {
 // moveStart moves log start and local start up and deletes the segments below.
 // Requires: gate.
 func (l *Log) moveStart(start, local Offset) error {
+	// On a full disk what is to be sealed just goes.
+	if err := l.settle(); err != nil && !full(err) {
+		return err
+	}
 	n := 0
 	for n < len(l.segs)-1 && l.segs[n].end <= local {
 		n++

@@ -92,6 +92,7 @@ type Log struct {
 	filing      bool // somebody syncs the active file; who takes it while holding the sync token waits
 	pinned      bool // the active file holds a use because it has unsynced writes
 	failed      *FailedError
+	untold      bool          // it failed in the background, and no caller knows
 	syncDone    chan struct{} // closed when the sync token is free; nil if nobody waits
 	endMoved    chan struct{} // closed when end moves; nil if nobody waits
 	durMoved    chan struct{} // the same for durable
@@ -206,6 +207,7 @@ func (l *Log) tellRolled(rolled []Segment) {
 func (l *Log) usableLocked() error {
 	switch {
 	case l.failed != nil:
+		l.untold = false
 		return l.failed
 	case l.closing:
 		return ErrClosed
@@ -315,6 +317,7 @@ func (l *Log) syncUntil(ctx context.Context, target uint64, file bool) (Offset, 
 	for {
 		if l.failed != nil {
 			err := l.failed
+			l.untold = false
 			l.mu.Unlock()
 			return 0, err
 		}
@@ -683,6 +686,9 @@ func (l *Log) close() error {
 	var err error
 	l.mu.Lock()
 	failed := l.failed
+	if l.untold {
+		err = failed
+	}
 	l.mu.Unlock()
 	if failed == nil {
 		err = l.closeClean()

@@ -143,8 +143,11 @@ func (l *Log) leaveJournal() error {
 func (l *Log) openNext() (*spare, File, error) {
 	s := l.disk.takeSpare(l)
 	if s == nil {
-		var err error
-		if s, err = l.makeSpare(slotFirst); err != nil {
+		err := l.reserve(slotFirst + slotArea)
+		if err == nil {
+			s, err = l.makeSpare(slotFirst)
+		}
+		if err != nil {
 			if full(err) || l.Err() != nil {
 				return nil, nil, err
 			}

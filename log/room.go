@@ -119,10 +119,17 @@ func (l *Log) grow(f File, need int64) error {
 	return nil
 }
 
-// reserve says whether the disk has n bytes for this log, if need be without the
-// spare files.
+// reserve says whether the disk has n bytes for this log, if need be when the
+// background is done, and without the spare files. Requires: gate, not the sync
+// token.
 func (l *Log) reserve(n int64) error {
 	err := l.room(n)
+	if errors.Is(err, ErrDiskFull) {
+		if err := l.settle(); err != nil && !full(err) {
+			return err
+		}
+		err = l.room(n)
+	}
 	if errors.Is(err, ErrDiskFull) && l.disk.freeSpares() {
 		err = l.room(n)
 	}

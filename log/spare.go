@@ -261,9 +261,6 @@ func removeSpares(fsys FS, gone []*spare) {
 // makeSpare makes a file for the next segment with slots at alloc. Errors:
 // ErrDiskFull with nothing changed, or those of the file system.
 func (l *Log) makeSpare(alloc int64) (*spare, error) {
-	if err := l.reserve(alloc + slotArea); err != nil {
-		return nil, err
-	}
 	l.mu.Lock()
 	s := &spare{l: l, name: l.spareNameLocked(), alloc: alloc}
 	l.mu.Unlock()

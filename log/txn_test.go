@@ -58,6 +58,7 @@ func txnLog(t *testing.T, closed bool) (*logtest.FS, *txnModel) {
 	if n := len(l.Segments()); n < 4 {
 		t.Fatalf("got %d segments", n)
 	}
+	rest(l)
 	if closed {
 		mustClose(t, l)
 	}
