@@ -353,6 +353,29 @@ func brokersOf(p balance.Partition) (ids []balance.BrokerID) {
 	return ids
 }
 
+// TestTenantMoveZones: copies go to all zones, also when one zone has much more room.
+func TestTenantMoveZones(t *testing.T) {
+	w, ids := newTenantWorld()
+	for i := range w.c.Brokers {
+		if w.c.Brokers[i].Capacity[balance.Disk] = 1 << 50; w.c.Brokers[i].Zone == w.c.Brokers[0].Zone {
+			w.c.Brokers[i].Capacity[balance.Disk] = 1 << 58
+		}
+	}
+	m, err := balance.PlanTenantMove(w.c, "t", ids, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range m.Steps {
+		zones := map[string]bool{}
+		for _, b := range s.Brokers {
+			zones[w.c.Brokers[b].Zone] = true
+		}
+		if s.Kind == balance.StepCopy && len(zones) != 3 {
+			t.Errorf("partition %v goes to %v", s.Partition, s.Brokers)
+		}
+	}
+}
+
 // TestTenantMoveLagging: a copy that is not in sync is none, neither on the way to the new cell nor on the way back.
 func TestTenantMoveLagging(t *testing.T) {
 	w, ids := newTenantWorld()

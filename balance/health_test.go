@@ -160,6 +160,18 @@ func TestHealthReturn(t *testing.T) {
 	if s := w.state(1); !s.Until.After(until) || s.Until.Before(epoch.Add(time.Duration(w.round)*10*time.Second)) {
 		t.Errorf("the flag ends %v, was %v", s.Until, until)
 	}
+	// Relapses are forgotten after a day of health.
+	w.slow(1, 1)
+	w.run(2000) // longer than any hold-off so far
+	if s := w.state(1); s.State != balance.Healthy || s.Relapses == 0 {
+		t.Fatalf("healthy again: %+v", s)
+	}
+	w.run(8640)
+	w.slow(1, 5)
+	w.run(6)
+	if s := w.state(1); s.State != balance.Mitigated && s.State != balance.Mitigating || s.Relapses != 0 {
+		t.Errorf("ill after a day of health: %+v", s)
+	}
 }
 
 func TestHealthBudget(t *testing.T) {
