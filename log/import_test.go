@@ -1,6 +1,7 @@
 package log_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -420,6 +421,23 @@ func TestImportLeftovers(t *testing.T) {
 	}
 	if got := lineOf(t, fsys, "leader-epoch-checkpoint", 3); got != "3 7" {
 		t.Errorf("leader-epoch-checkpoint has %q", got)
+	}
+}
+
+// A torn tail that a broker has left is kept aside, as one of ours.
+func TestImportTorn(t *testing.T) {
+	torn := stamped(t, 2, 0, "torn")[:70]
+	fsys := importFS(t, map[string][]byte{segmentFile(0): concat(stamped(t, 0, 0, "a", "b"), torn)})
+	w := open(t, fsys, log.Options{})
+	r := w.Recovery()
+	if w.End() != 2 || r.Lossy || r.CutBytes != int64(len(bytes.TrimRight(torn, "\x00"))) {
+		t.Errorf("end %d, recovery %+v", w.End(), r)
+	}
+	if kept := fileContent(t, fsys, strings.TrimPrefix(r.CutPath, importDir+"/")); !bytes.HasPrefix(torn, kept) || len(kept) != int(r.CutBytes) {
+		t.Errorf("kept %x of %x", kept, torn)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 
