@@ -53,6 +53,11 @@ var cases = map[string]func(t *testing.T){
 			t.Errorf("only %d of 60 crashes tore the tail", cut)
 		}
 	},
+	"B43":         caseWindow,
+	"B44":         caseIdleProducer,
+	"B49":         caseResetForgets,
+	"B50":         caseCleanRestart,
+	"B53":         caseAbortedOrder,
 	"ETCD-6515":   func(t *testing.T) { everySubset(t) },
 	"RAFT-WAL-10": func(t *testing.T) { everySubset(t) },
 	"PEBBLE-453": func(t *testing.T) {

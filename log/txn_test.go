@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -319,4 +320,123 @@ func TestControlBatchOfProducer(t *testing.T) {
 		t.Error(err)
 	}
 	mustClose(t, l)
+}
+
+func caseWindow(t *testing.T) {
+	leader, follower := open(t, logtest.NewFS(1), log.Options{}), open(t, logtest.NewFS(2), log.Options{})
+	defer mustClose(t, leader)
+	defer mustClose(t, follower)
+	for i := range int32(7) {
+		if _, err := leader.Append(t.Context(), sequenced(4, 0, i, "x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := leader.Read(t.Context(), 0, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := follower.AppendReplicated(s.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	s.Release()
+	for i := range int32(7) {
+		a, err := follower.Write(1, sequenced(4, 0, i, "x"))
+		if i < 2 {
+			if !errors.Is(err, log.ErrDuplicateUnknownOffset) {
+				t.Errorf("sequence %d: %+v, %v", i, a, err)
+			}
+		} else if err != nil || !a.Duplicate || a.Base != log.Offset(i) {
+			t.Errorf("sequence %d: %+v, %v", i, a, err)
+		}
+	}
+}
+
+func caseIdleProducer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := logtest.NewFS(1)
+		l := open(t, fs, log.Options{})
+		write := func(b []byte, want error) {
+			t.Helper()
+			if _, err := l.Append(t.Context(), b); !errors.Is(err, want) {
+				t.Errorf("got %v, want %v", err, want)
+			}
+		}
+		write(sequenced(4, 0, 0, "a"), nil)
+		write((txnBatch{end: 1, id: 5, kind: kindTxn}).bytes().Bytes(), nil)
+		time.Sleep(10 * time.Minute)
+		write(sequenced(4, 0, 1, "b"), nil)
+		time.Sleep(log.DefaultProducerExpiry - time.Second)
+		write(sequenced(4, 0, 2, "c"), nil)
+		for range 2 {
+			time.Sleep(log.DefaultProducerExpiry)
+			write(sequenced(4, 0, 3, "d"), log.ErrUnknownProducer)
+			if l.LastStable() != 1 {
+				t.Errorf("last stable offset %d", l.LastStable())
+			}
+			if err := l.Roll(t.Context()); err != nil { // where states are written and expire
+				t.Fatal(err)
+			}
+			mustClose(t, l)
+			l = open(t, fs, log.Options{})
+		}
+		write((txnBatch{base: 1, end: 2, id: 5, first: 1, kind: kindTxn}).bytes().Bytes(), nil)
+		mustClose(t, l)
+	})
+}
+
+func caseResetForgets(t *testing.T) {
+	l := open(t, logtest.NewFS(1), log.Options{})
+	defer mustClose(t, l)
+	for i := range int32(3) {
+		if _, err := l.Append(t.Context(), (txnBatch{end: 1, id: 5, epoch: 7, first: i, kind: kindTxn}).bytes().Bytes()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Reset(t.Context(), 0, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if l.LastStable() != 0 || l.Stats().Producers != 0 {
+		t.Errorf("last stable offset %d, %d producers", l.LastStable(), l.Stats().Producers)
+	}
+	if a, err := l.Append(t.Context(), sequenced(5, 0, 0, "a")); err != nil || a.Base != 0 {
+		t.Errorf("got %+v, %v", a, err)
+	}
+	if l.LastStable() != 1 {
+		t.Errorf("last stable offset %d", l.LastStable())
+	}
+}
+
+func caseCleanRestart(t *testing.T) {
+	fs := logtest.NewFS(1)
+	for i := range int32(12) {
+		l := open(t, fs, log.Options{SegmentBytes: 1 << 10})
+		if i > 0 {
+			if a, err := l.Append(t.Context(), sequenced(4, 0, i-1, big("x", 300))); err != nil || !a.Duplicate || a.Base != log.Offset(i-1) {
+				t.Errorf("last batch of the life before: %+v, %v", a, err)
+			}
+		}
+		if a, err := l.Append(t.Context(), sequenced(4, 0, i, big("x", 300))); err != nil || a.Base != log.Offset(i) {
+			t.Errorf("next batch: %+v, %v", a, err)
+		}
+		mustClose(t, l)
+	}
+}
+
+func caseAbortedOrder(t *testing.T) {
+	l := open(t, logtest.NewFS(1), log.Options{})
+	defer mustClose(t, l)
+	for id := range int64(4) {
+		if _, err := l.Append(t.Context(), (txnBatch{base: 0, end: 1, id: id, kind: kindTxn}).bytes().Bytes()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []int64{2, 0, 3, 1} {
+		if _, err := l.WriteControl(0, record.EndTxn(false, id, 0, 1, time.UnixMilli(1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := l.AbortedTransactions(t.Context(), 0, l.End())
+	if err != nil || len(got) != 4 || !slices.IsSortedFunc(got, func(a, b log.AbortedTxn) int { return int(a.First - b.First) }) {
+		t.Errorf("got %v, %v", got, err)
+	}
 }
