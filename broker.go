@@ -200,8 +200,9 @@ func (n *Node) openPartition(ctx context.Context, c *cluster, t metadata.Topic, 
 	p.log, err = log.Open(ctx, dir, log.Options{
 		Disk: n.disk, Partition: id,
 		SegmentBytes: t.Config.SegmentBytes, SegmentAge: t.Config.SegmentAge,
-		MaxBatchBytes: max(t.Config.MaxBatchBytes, n.o.MaxRecordBytes+batchOverhead), // serveAppend holds the topic's own
-		UseReserve:    t.Internal, Logger: n.o.Logger,
+		MaxBatchBytes:         max(t.Config.MaxBatchBytes, n.o.MaxRecordBytes+batchOverhead), // serveAppend holds the topic's own
+		AdmitUnknownProducers: n.o.AdmitUnknownProducers,
+		UseReserve:            t.Internal, Logger: n.o.Logger,
 		Hooks: log.Hooks{Rolled: func(log.Segment) { c.kick(id) }},
 	})
 	if err != nil {

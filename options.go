@@ -89,6 +89,15 @@ type Options struct {
 	// nodes use the same.
 	MaxRecordBytes int
 
+	// AdmitUnknownProducers is for hosts that serve Kafka's clients through
+	// [Node.Replica]: a producer whose state has expired goes on from any sequence
+	// number, as with Kafka since 2.5 ([log.Options].AdmitUnknownProducers). The price
+	// is that of Kafka: a batch whose outcome stays open for longer than
+	// [log.DefaultProducerExpiry] may be appended twice when it is tried again, also
+	// through the handles of a tenant. By default such a batch is refused. All nodes
+	// use the same.
+	AdmitUnknownProducers bool
+
 	// Tick is the unit of the metadata quorum's timers: a heartbeat takes 2 ticks,
 	// an election 10 to 20. Default [DefaultTick]. All nodes use the same.
 	Tick time.Duration

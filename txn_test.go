@@ -147,3 +147,27 @@ func TestCompressedBatch(t *testing.T) {
 		}
 	})
 }
+
+// TestUnknownProducer: a client's producer that the partition has forgotten goes on
+// only where the host says so.
+func TestUnknownProducer(t *testing.T) {
+	for _, admit := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := cordwoodtest.Start(t, cordwoodtest.Options{Nodes: 1, Configure: func(_ int, o *cordwood.Options) { o.AdmitUnknownProducers = admit }})
+			c.CreateTopic("t", cordwood.TopicConfig{})
+			if _, err := c.Host().Tenant("").Topic("t").Append(t.Context(), 0, batchOf(t, 0, 1)); err != nil {
+				t.Fatal(err)
+			}
+			r, err := c.Node(c.Leader("t", 0)).Replica("t", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := batchOf(t, 1, 2)
+			b.SetProducer(1<<40, 0, 17)
+			_, err = r.Append(t.Context(), b, replication.AcksAll)
+			if admit && err != nil || !admit && !errors.Is(err, log.ErrUnknownProducer) {
+				t.Errorf("admit %v: %v", admit, err)
+			}
+		})
+	}
+}
