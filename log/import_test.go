@@ -241,7 +241,7 @@ func TestImportFollow(t *testing.T) {
 
 // A checkpoint that batches contradict is not believed.
 func TestImportWrongCheckpoint(t *testing.T) {
-	for _, text := range []string{"0\n1\n0 0\n", "0\n2\n0 0\n1 1\n", "0\n2\n0 0\n2 8\n", "0\n1\n7 0\n", "nonsense", ""} {
+	for _, text := range []string{"0\n1\n0 0\n", "0\n2\n0 0\n1 1\n", "0\n2\n0 0\n2 8\n", "0\n1\n7 0\n", "0\n3\n0 0\n2 6\n5 9\n", "nonsense", ""} {
 		l := openReadOnly(t, importFS(t, map[string][]byte{
 			segmentFile(0):            concat(stamped(t, 0, 0, "a"), stamped(t, 4, 0, "b"), stamped(t, 6, 2, "c")),
 			"leader-epoch-checkpoint": []byte(text),
