@@ -6,6 +6,7 @@ import (
 	"errors"
 	"iter"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -404,8 +405,9 @@ func TestRestoreAround(t *testing.T) {
 // TestWriter: while somebody speaks for the cluster, the store says so.
 func TestWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		speaks := true
-		r := newRig(t, tier.Options{Writer: func() bool { return speaks }})
+		var speaks atomic.Bool
+		speaks.Store(true)
+		r := newRig(t, tier.Options{Writer: speaks.Load})
 		settle()
 		r.store.SetDown(true)
 		time.Sleep(20 * time.Minute)
@@ -420,7 +422,7 @@ func TestWriter(t *testing.T) {
 				t.Errorf("at work: written %v ago, %v, %v", time.Since(at), ok, err)
 			}
 		}
-		speaks = false
+		speaks.Store(false)
 		time.Sleep(time.Hour)
 		if at, ok, err := tier.LastWriter(t.Context(), r.mem, ""); err != nil || !ok || time.Since(at) < 59*time.Minute {
 			t.Errorf("afterwards: written %v ago, %v, %v", time.Since(at), ok, err)
