@@ -273,6 +273,7 @@ func TestProducers(t *testing.T) {
 		"duplicate":             {{0, 0, 2, -1, nil}, {0, 0, 2, 0, nil}, {0, 2, 1, -1, nil}, {0, 0, 2, 0, nil}, {0, 2, 1, 2, nil}},
 		"other cut":             {{0, 0, 4, -1, nil}, {0, 0, 2, -1, log.ErrDuplicateUnknownOffset}, {0, 2, 4, -1, log.ErrOutOfOrderSequence}},
 		"older than window":     {{0, 0, 1, -1, nil}, {0, 1, 1, -1, nil}, {0, 2, 1, -1, nil}, {0, 3, 1, -1, nil}, {0, 4, 1, -1, nil}, {0, 5, 1, -1, nil}, {0, 0, 1, -1, log.ErrDuplicateUnknownOffset}, {0, 1, 1, 1, nil}},
+		"new epoch, same again": {{0, 0, 1, -1, nil}, {0, 1, 1, -1, nil}, {1, 0, 1, -1, nil}, {1, 1, 1, -1, nil}, {1, 1, 1, 3, nil}},
 		"new epoch begins at 0": {{0, 0, 3, -1, nil}, {1, 3, 1, -1, log.ErrOutOfOrderSequence}, {1, 0, 1, -1, nil}, {0, 3, 1, -1, log.ErrProducerFenced}, {1, 0, 1, 3, nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
