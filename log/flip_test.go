@@ -18,17 +18,36 @@ import (
 
 const flipDir = "/data/p"
 
-// flipLog makes a log of three segments whose last group is acknowledged, closed
-// in order or not, and returns the disk.
-func flipLog(t *testing.T, closed bool) (*logtest.FS, []string) {
+// A flipped is a log to flip bytes of, which holds vals from offset from on.
+type flipped struct {
+	image  *logtest.FS
+	from   log.Offset
+	vals   []string
+	closed bool
+	chain  string
+}
+
+// flipLog makes a log of three segments whose last group is acknowledged: closed in
+// order, open, or open with the last segment in a recycled file.
+func flipLog(t *testing.T, mode string) flipped {
 	t.Helper()
 	fs := logtest.NewFS(1)
-	var vals []string
+	f := flipped{closed: mode == "closed"}
+	n := 25
+	if mode == "recycled" {
+		n = 45
+	}
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, fs, log.Options{SegmentBytes: 1 << 10, ProducerExpiry: -1}) // the clock is not that of the next Open
-		for i := range 25 {
-			v := fmt.Sprintf("%d:%0*d", i, i*3, i)
-			vals = append(vals, v)
+		for i := range n {
+			if mode == "recycled" && (i == 20 || i == 30) {
+				if err := l.TrimTo(t.Context(), log.Offset(i-2)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait() // full segments are sealed in the background
+			v := fmt.Sprintf("%d:%0*d", i, i%25*3, i)
+			f.vals = append(f.vals, v)
 			if _, err := l.Write(log.Epoch(i/10), sequenced(3, 0, int32(i), v)); err != nil {
 				t.Fatal(err)
 			}
@@ -36,26 +55,35 @@ func flipLog(t *testing.T, closed bool) (*logtest.FS, []string) {
 				t.Fatal(err)
 			}
 		}
-		if n := len(l.Segments()); n < 3 {
+		if n := len(l.Segments()); n < 2 || n < 3 && mode != "recycled" {
 			t.Fatalf("got %d segments", n)
 		}
-		synctest.Wait() // full segments are sealed in the background
-		if closed {
+		synctest.Wait()
+		f.from, f.chain = l.Start(), fmt.Sprint(l.EpochChain())
+		if active := l.Segments(); mode == "recycled" && l.Stats().Recycled == 0 {
+			t.Fatalf("got %+v, %v", l.Stats(), active)
+		}
+		if f.closed {
 			if err := l.Close(); err != nil {
 				t.Fatal(err)
 			}
 		}
 	})
-	return fs.Crash(logtest.CrashKeepAll), vals
+	f.image = fs.Crash(logtest.CrashKeepAll)
+	return f
 }
 
 // TestFlipEveryByte flips one bit of each byte of each file in turn. Whatever is
 // hit: no wrong record comes out, each right one comes out unless its own batch
 // was hit, nothing is deleted, and a log that lost something says so.
 func TestFlipEveryByte(t *testing.T) {
-	for _, closed := range []bool{true, false} {
-		t.Run(fmt.Sprintf("closed=%v", closed), func(t *testing.T) {
-			image, vals := flipLog(t, closed)
+	for _, mode := range []string{"closed", "open", "recycled"} {
+		t.Run(mode, func(t *testing.T) {
+			f := flipLog(t, mode)
+			image := f.image
+			if mode == "recycled" && !strings.Contains(string(readAll(t, image, activeName(image))), "CWSP") {
+				t.Fatal("the active file is not a recycled one")
+			}
 			for _, name := range image.Names() {
 				if !strings.HasPrefix(name, flipDir+"/") {
 					continue
@@ -68,16 +96,7 @@ func TestFlipEveryByte(t *testing.T) {
 					continue
 				}
 				content := make([]byte, fi.Size)
-				f, err := image.Open(name, false)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := f.ReadAt(content, 0); err != nil {
-					t.Fatal(err)
-				}
-				if err := f.Close(); err != nil {
-					t.Fatal(err)
-				}
+				copy(content, readAll(t, image, name))
 				for at := int64(0); at < fi.Size; at++ {
 					// Of long runs of zeros (padding, preallocated space) the ends will do.
 					if run := content[at:min(at+1500, fi.Size)]; len(bytes.Trim(run, "\x00")) == 0 {
@@ -90,7 +109,7 @@ func TestFlipEveryByte(t *testing.T) {
 					if err := fs.Corrupt(name, at, 1<<(at%8)); err != nil {
 						t.Fatal(err)
 					}
-					if err := checkFlipped(fs, vals, name, closed); err != nil {
+					if err := f.check(fs, name); err != nil {
 						t.Fatalf("%s byte %d: %v", path.Base(name), at, err)
 					}
 				}
@@ -99,7 +118,18 @@ func TestFlipEveryByte(t *testing.T) {
 	}
 }
 
-func checkFlipped(fs *logtest.FS, vals []string, name string, closed bool) error {
+// activeName returns the name of the last segment's file.
+func activeName(fs *logtest.FS) (last string) {
+	for _, name := range fs.Names() {
+		if strings.HasSuffix(name, ".log") {
+			last = name
+		}
+	}
+	return last
+}
+
+func (f *flipped) check(fs *logtest.FS, name string) error {
+	vals, closed := f.vals, f.closed
 	ctx := context.Background()
 	before := sizes(fs)
 	l, err := log.Open(ctx, flipDir, log.Options{FS: fs, SegmentBytes: 1 << 10, ProducerExpiry: -1})
@@ -109,7 +139,7 @@ func checkFlipped(fs *logtest.FS, vals []string, name string, closed bool) error
 	defer l.Close() //nolint:errcheck // a damaged log
 	r := l.Recovery()
 	lost := map[log.Offset]bool{}
-	for off := log.Offset(0); off < log.Offset(len(vals)); off++ {
+	for off := f.from; off < log.Offset(len(vals)); off++ {
 		s, err := l.Read(ctx, off, 1)
 		if err != nil {
 			c, ok := errors.AsType[*log.CorruptionError](err)
@@ -151,22 +181,23 @@ func checkFlipped(fs *logtest.FS, vals []string, name string, closed bool) error
 	if err != nil || len(v.Undecodable) > 0 {
 		return fmt.Errorf("verify: %+v, %w", v, err)
 	}
-	for off := range log.Offset(len(vals)) {
+	for off := f.from; off < log.Offset(len(vals)); off++ {
 		found := slices.ContainsFunc(v.Damage, func(c *log.CorruptionError) bool { return c.Offset <= off && off < c.End })
 		if found != lost[off] && (r.CutBytes == 0 || off != r.End) {
 			return fmt.Errorf("verify found %s (recovery %+v, %v), reads lost %v", ranges(v.Damage), r, r.Corruption, slices.Sorted(maps.Keys(lost)))
 		}
 	}
 	if r.CutBytes == 0 && !r.Lossy {
-		if got, want := fmt.Sprint(l.EpochChain()), "[{0 0} {1 10} {2 20}]"; got != want {
+		if got, want := fmt.Sprint(l.EpochChain()), f.chain; got != want {
 			return fmt.Errorf("got epochs %s, want %s", got, want)
 		}
-		if a, err := l.Write(2, sequenced(3, 0, 24, vals[24])); err != nil || !a.Duplicate || a.Base != 24 {
+		last := len(vals) - 1
+		if a, err := l.Write(log.Epoch(last/10), sequenced(3, 0, int32(last), vals[last])); err != nil || !a.Duplicate || a.Base != log.Offset(last) {
 			return fmt.Errorf("retry of the last batch: %+v, %v", a, err)
 		}
 	}
 	if r.Lossy {
-		if _, err := l.Write(2, plain("x")); !errors.Is(err, log.ErrReadOnly) {
+		if _, err := l.Write(9, plain("x")); !errors.Is(err, log.ErrReadOnly) {
 			return fmt.Errorf("got %v on a damaged log", err)
 		}
 	}

@@ -204,16 +204,18 @@ func (l *Log) openActive(floor Offset) error {
 	if l.stale, l.spared, err = readMark(f, size, l.id); err != nil {
 		return err
 	}
+	var least int64 // bytes to keep aside
 	if l.stale > 0 {
 		// See spare.go: bytes of an earlier life may look like anything.
 		r.bounded, r.bound = true, r.durable
 		if slots && s.end > r.durable {
+			least = tornBytes
 			whole, err := l.groupWhole(f, size, s)
 			if err != nil {
 				return err
 			}
 			if whole {
-				r.bound = s.end
+				r.bound, least = s.end, 0
 			}
 		}
 	}
@@ -244,7 +246,7 @@ func (l *Log) openActive(floor Offset) error {
 		l.durable, l.durablePos, l.durableSum = r.durable, r.durablePos, r.sum
 	}
 	if size > l.size {
-		if l.alloc, err = l.cutTail(f, size); err != nil {
+		if l.alloc, err = l.cutTail(f, size, least); err != nil {
 			return fmt.Errorf("cut the tail of %s: %w", seg.h.name, err)
 		}
 	}
@@ -287,12 +289,13 @@ func (l *Log) keepFloor() error {
 
 // cutTail removes what stands behind the last whole batch: nothing if that is only
 // preallocated space, whose slots it then returns the position of.
-func (l *Log) cutTail(f File, size int64) (int64, error) {
+func (l *Log) cutTail(f File, size, least int64) (int64, error) {
 	seg := l.active()
 	var keep int64
 	var err error
 	if l.stale > 0 {
 		keep, err = l.tornEnd(f, l.size, size)
+		keep = min(max(keep, l.size+least), size)
 	} else {
 		keep, err = l.lastByte(f, l.size, size)
 	}
@@ -384,6 +387,9 @@ func (l *Log) tornEnd(f File, at, size int64) (int64, error) {
 // tornReach bounds, in bytes and in offsets, how far behind the end of the log what
 // was written last is looked for.
 const tornReach = 8 << 20
+
+// tornBytes are kept aside of a group of which no header may be left.
+const tornBytes = 64 << 10
 
 // maxCutBytes bounds the copy of a torn tail.
 const maxCutBytes = 64 << 20
