@@ -174,6 +174,28 @@ func TestHealthReturn(t *testing.T) {
 	}
 }
 
+// TestHealthProbation: a broker that was given back needs no second proof.
+func TestHealthProbation(t *testing.T) {
+	w := newWard(5, 3, balance.HealthOptions{})
+	w.run(30)
+	until := func(a balance.Action) (rounds int) {
+		for rounds = 1; rounds < 200; rounds++ {
+			if ds := w.run(1); len(ds) > 0 && ds[0].Action == a {
+				break
+			}
+		}
+		return rounds
+	}
+	w.slow(1, 5)
+	first := until(balance.LeaveISR)
+	w.slow(1, 1)
+	until(balance.Release)
+	w.slow(1, 5)
+	if again := until(balance.LeaveISR); again >= first || first > 6 {
+		t.Errorf("decided in %d rounds on probation, in %d before", again, first)
+	}
+}
+
 func TestHealthBudget(t *testing.T) {
 	act := func(w *ward, rounds int) (orders, pages int, why string) {
 		for _, d := range w.run(rounds) {

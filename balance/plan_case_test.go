@@ -409,6 +409,22 @@ func TestMinGain(t *testing.T) {
 	}
 }
 
+// TestPace: one more after each calm round, half under stress, within the bounds.
+func TestPace(t *testing.T) {
+	p := balance.NewPace(balance.PaceOptions{})
+	for calm := range 20 {
+		if got, want := p.Moves(), min(1+calm, balance.DefaultMaxMoves); got != want {
+			t.Fatalf("%d moves after %d calm rounds, want %d", got, calm, want)
+		}
+		p.Observe(false)
+	}
+	for _, want := range []int{6, 3, 1, 1} {
+		if p.Observe(true); p.Moves() != want {
+			t.Errorf("%d moves under stress, want %d", p.Moves(), want)
+		}
+	}
+}
+
 // TestIdleBelow: what next to nothing is of is not balanced.
 func TestIdleBelow(t *testing.T) {
 	c := single([]int64{8, 8, 8}, []int64{8}, []int64{8})
