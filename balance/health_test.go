@@ -98,6 +98,7 @@ func TestHealthAilments(t *testing.T) {
 		"few samples":      func(w *ward) { w.slow(1, 50); w.obs[1].Samples = 3 },
 		"all are slow":     func(w *ward) { w.slow(0, 9); w.slow(1, 9); w.slow(2, 9); w.slow(3, 9); w.slow(4, 9) },
 		"a little slower":  func(w *ward) { w.slow(1, 1.5) },
+		"all differ":       func(w *ward) { w.slow(0, .3); w.slow(1, 3.2); w.slow(2, .5); w.slow(4, 1.8) },
 		"busy, not slower": func(w *ward) { w.obs[1].Load = 1 },
 	} {
 		w := newWard(5, 3, balance.HealthOptions{})

@@ -439,13 +439,13 @@ func TestIdleBelow(t *testing.T) {
 
 // TestReserve: a broker that a replica is leaving has its bytes until the move is over, and no room for others.
 func TestReserve(t *testing.T) {
-	c := single([]int64{40}, nil, []int64{50})
+	c := single([]int64{45}, nil, []int64{50})
 	for i := range c.Brokers {
 		c.Brokers[i].Capacity[balance.Disk] = 100
 	}
 	c.Brokers[2].State = balance.Draining
 	p := c.Partitions[0]
-	m := balance.Move{Kind: balance.MoveReplica, Partition: p.ID, From: c.Brokers[0].ID, To: c.Brokers[1].ID, Load: p.Replicas[0].Load, Bytes: 40}
+	m := balance.Move{Kind: balance.MoveReplica, Partition: p.ID, From: c.Brokers[0].ID, To: c.Brokers[1].ID, Load: p.Replicas[0].Load, Bytes: 45}
 	var l balance.Ledger
 	l.Begin(m)
 	if moves := mustPlan(t, onlyDisk(), c, &l, epoch).Moves; len(moves) != 0 {
