@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -605,4 +606,56 @@ func TestRecycledBounds(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// BenchmarkRecycled appends over rolls, into files made anew or recycled ones, and
+// tells the slowest of the appends around a roll.
+func BenchmarkRecycled(b *testing.B) {
+	for _, recycled := range []bool{false, true} {
+		b.Run(fmt.Sprintf("recycled=%v", recycled), func(b *testing.B) {
+			o := log.DiskOptions{}
+			if !recycled {
+				o.RecycledBytes = -1
+			}
+			disk, err := log.NewDisk(o)
+			if err != nil {
+				b.Fatal(err)
+			}
+			l, err := log.Open(b.Context(), b.TempDir(), log.Options{Disk: disk, SegmentBytes: 4 << 20})
+			if err != nil {
+				b.Fatal(err)
+			}
+			batch := plain(big("x", 100_000))
+			var took []time.Duration
+			step := func() {
+				begin := time.Now()
+				if _, err := l.Append(b.Context(), batch); err != nil {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(begin))
+				if len(took)%100 == 0 {
+					if err := l.TrimTo(b.Context(), l.End()); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			for range 300 {
+				step()
+			}
+			took = took[:0]
+			b.SetBytes(int64(len(batch)))
+			for b.Loop() {
+				step()
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+			b.ReportMetric(float64(took[len(took)-1].Microseconds()), "max-µs")
+			b.ReportMetric(float64(l.Stats().Recycled)/float64(max(1, l.Stats().Rolls)), "recycled/roll")
+			mustClose(b, l)
+			if err := disk.Close(); err != nil {
+				b.Error(err)
+			}
+		})
+	}
 }

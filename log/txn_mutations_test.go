@@ -14,12 +14,17 @@ import (
 // them, and expects some test of producers and transactions to notice.
 // It compiles the package once for each, so it runs only when CORDWOOD_MUTATE is set,
 // to 1 or to part of a name.
-func TestTxnMutations(t *testing.T) {
+func TestTxnMutations(t *testing.T) { mutate(t, "testdata/txn_mutations.txt", txnTests) }
+
+// TestRollMutations is the same for guards of rolls and recycled files.
+func TestRollMutations(t *testing.T) { mutate(t, "testdata/roll_mutations.txt", rollTests) }
+
+func mutate(t *testing.T, list, tests string) {
 	only := os.Getenv("CORDWOOD_MUTATE")
 	if only == "" {
 		t.Skip("CORDWOOD_MUTATE is not set")
 	}
-	b, err := os.ReadFile("testdata/txn_mutations.txt")
+	b, err := os.ReadFile(list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +53,7 @@ func TestTxnMutations(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command("go", "test", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-timeout=100s", "-short", "-failfast", "-run", txnTests, ".", "-rapid.shrinktime=1s")
+		cmd := exec.Command("go", "test", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-timeout=100s", "-short", "-failfast", "-run", tests, ".", "-rapid.shrinktime=1s")
 		cmd.Env = append(os.Environ(), "CORDWOOD_MUTATE=")
 		out, err := cmd.CombinedOutput()
 		var seen []string
@@ -70,6 +75,9 @@ func TestTxnMutations(t *testing.T) {
 
 // txnTests are the tests that must notice.
 const txnTests = "^(TestTransactions|TestProducers|TestProducerExpiry|TestKafkaSnapshot|TestFlippedTxn|TestStale|TestManyEnded|TestControlBatch|TestCase|TestTxnModel)"
+
+// rollTests are those for rolls and recycled files.
+const rollTests = "^(TestForgedBatches|TestTornRecycled|TestRecycled|TestRollOnly|TestFlipEveryByte|TestFaultRecycled|TestCrashRecycled|TestCase|TestCrashEverywhere)"
 
 func lastLine(s string) string {
 	i := strings.Index(s, "panic: ")
