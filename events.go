@@ -3,6 +3,7 @@ package cordwood
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -119,6 +120,9 @@ func (e tierEvents) chunk(ctx context.Context, id log.PartitionID, from log.Offs
 		if err == nil && s.Len() > 0 {
 			return s.Bytes(), s.Release, nil
 		}
+		if err != nil && from < p.log.Start() {
+			return nil, nil, fmt.Errorf("offset %d of the tier log, which starts at %d: %w", from, p.log.Start(), log.ErrOffsetOutOfRange)
+		}
 		if err == nil || errors.Is(err, replication.ErrNotYetAvailable) {
 			err = p.rep.Wait(ctx, from)
 		}
@@ -182,4 +186,38 @@ func (e tierEvents) End(ctx context.Context) (log.Offset, error) {
 	}
 	o, err := e.n.offsets(ctx, id)
 	return o.HighWatermark, err
+}
+
+// Start implements [tier.Events]: that of this node's replica if it has one, else the
+// leader's.
+func (e tierEvents) Start(ctx context.Context) (log.Offset, error) {
+	id, err := e.partition(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if p, err := e.n.replica(id); err == nil {
+		return p.log.Start(), nil
+	}
+	o, err := e.n.offsets(ctx, id)
+	return o.Start, err
+}
+
+// Trim implements [tier.Events]. The followers' starts follow the leader's with what
+// they fetch.
+func (e tierEvents) Trim(ctx context.Context, to log.Offset) error {
+	id, err := e.partition(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := e.n.replica(id)
+	if err != nil {
+		return nil // no replica, no leader
+	}
+	if !p.rep.Status().Ready {
+		return nil
+	}
+	if to = min(to, p.rep.HighWatermark()); to <= p.log.Start() {
+		return nil
+	}
+	return p.log.TrimTo(ctx, to)
 }

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cordwood-io/cordwood/log"
 	"github.com/cordwood-io/cordwood/log/record"
@@ -34,8 +35,7 @@ type AuditOptions struct {
 	// Cluster is whose prefix it must be. Zero: that of the owner object.
 	Cluster ID
 
-	// Events are the committed events of the tier log, from its beginning to its
-	// end, as [Events].Read gives them, ending where the log ends. They are read
+	// Events are the committed events of the tier log, from its start to its end, as [Events].Read gives them, ending where the log ends. They are read
 	// after the store has been listed: an object is in the store only after the event
 	// that announces it is committed, so what the events then do not know is nobody's.
 	Events iter.Seq2[Committed, error]
@@ -65,16 +65,17 @@ type FindingKind uint8
 
 // The kinds of findings.
 const (
-	FindingMissing FindingKind = iota + 1 // the state has a range whose object is not there: records are lost
-	FindingCorrupt                        // an object is not what the state says, or fails a check: records are lost
-	FindingGap                            // offsets between log start and tier end that no range holds: records are lost
-	FindingOverlap                        // offsets that two ranges hold
-	FindingOrphan                         // an object that the state does not know, of a partition that it knows
-	FindingForeign                        // an object of a partition that the tier log does not know
-	FindingEvent                          // an event that no state could take: two writers, or a damaged log
+	FindingMissing  FindingKind = iota + 1 // the state has a range whose object is not there: records are lost
+	FindingCorrupt                         // an object is not what the state says, or fails a check: records are lost
+	FindingGap                             // offsets between log start and tier end that no range holds: records are lost
+	FindingOverlap                         // offsets that two ranges hold
+	FindingOrphan                          // an object that the state does not know, of a partition that it knows
+	FindingForeign                         // an object of a partition that the tier log does not know
+	FindingEvent                           // an event that no state could take: two writers, or a damaged log
+	FindingManifest                        // the object with the state of a partition's last checkpoint is not there
 )
 
-var findingNames = [...]string{"", "missing", "corrupt", "gap", "overlap", "orphan", "foreign", "event"}
+var findingNames = [...]string{"", "missing", "corrupt", "gap", "overlap", "orphan", "foreign", "event", "manifest"}
 
 // String names the kind.
 func (k FindingKind) String() string {
@@ -156,8 +157,9 @@ type audit struct {
 	o        AuditOptions
 	report   *AuditReport
 	progress AuditProgress
-	objects  map[string]ObjectInfo
+	objects  map[string]ObjectInfo // segment objects and manifests
 	states   map[log.PartitionID]*State
+	lost     map[log.PartitionID]string // manifests without which a state is not known
 }
 
 func (a *audit) run(ctx context.Context) error {
@@ -168,7 +170,7 @@ func (a *audit) run(ctx context.Context) error {
 	if err := a.list(ctx); err != nil {
 		return err
 	}
-	if err := a.replay(); err != nil {
+	if err := a.replay(ctx); err != nil {
 		return err
 	}
 	return a.compare(ctx)
@@ -211,24 +213,33 @@ func (a *audit) list(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("list the store: %w", err)
 		}
-		if _, ok := ParseKey(a.o.Prefix, info.Key); !ok {
+		_, ok := ParseKey(a.o.Prefix, info.Key)
+		if ok {
+			a.report.Objects++
+		} else {
 			a.report.Others++
-			continue
+			if _, _, manifest := parseManifestKey(a.o.Prefix, info.Key); !manifest {
+				continue
+			}
 		}
 		a.objects[info.Key] = info
 		if a.progress.Listed++; a.progress.Listed%1000 == 0 {
 			a.tell()
 		}
 	}
-	a.report.Objects = len(a.objects)
 	return nil
 }
 
-func (a *audit) replay() error {
-	a.states = map[log.PartitionID]*State{}
+func (a *audit) replay(ctx context.Context) error {
+	a.states, a.lost = map[log.PartitionID]*State{}, map[log.PartitionID]string{}
+	first, tentative := true, false
 	for c, err := range a.o.Events {
 		if err != nil {
 			return fmt.Errorf("read the tier log: %w", err)
+		}
+		if first {
+			// Of a tier log that was trimmed the checkpoints tell what came before.
+			first, tentative = false, c.Offset > 0
 		}
 		if c.Event == nil {
 			continue
@@ -242,11 +253,33 @@ func (a *audit) replay() error {
 			s = &State{}
 			a.states[e.Partition] = s
 		}
+		a.report.Events++
+		if cp, ok := e.Body.(Checkpoint); ok && tentative && s.newer(e) {
+			b := cp.State
+			if b == nil {
+				if b, err = readManifest(ctx, a.o.Store, a.o.Prefix, time.Minute, e.Partition, cp); errors.Is(err, ErrNotFound) {
+					// An older one is gone by right: a later checkpoint makes up for it.
+					a.lost[e.Partition] = ManifestKey(a.o.Prefix, e.Partition, cp.Manifest)
+					*s = State{}
+					continue
+				}
+			}
+			if err == nil {
+				err = s.load(e, b)
+			}
+			if err != nil {
+				return fmt.Errorf("tier log at offset %d: %w", c.Offset, err)
+			}
+			delete(a.lost, e.Partition)
+			continue
+		}
 		switch v := s.Apply(e); v {
-		case RefusedGap, RefusedLineage, RefusedID, RefusedPartition:
+		case RefusedGap, RefusedLineage, RefusedID, RefusedPartition, RefusedState:
+			if tentative {
+				continue // what came before it is not there
+			}
 			a.find(Finding{Kind: FindingEvent, Partition: e.Partition, Err: fmt.Errorf("event at offset %d of the tier log: %v", c.Offset, v)})
 		}
-		a.report.Events++
 		if a.progress.Events++; a.progress.Events%1000 == 0 {
 			a.tell()
 		}
@@ -264,6 +297,10 @@ func (a *audit) compare(ctx context.Context) error {
 	ids := slices.SortedFunc(maps.Keys(a.states), comparePartitions)
 	for _, id := range ids {
 		s := a.states[id]
+		if key, ok := a.lost[id]; ok {
+			a.find(Finding{Kind: FindingManifest, Partition: id, Key: key, Err: errors.New("what must be in the store is not known without it")})
+			continue
+		}
 		for _, f := range s.continuity(id, a.o.Prefix) {
 			a.find(f)
 		}
@@ -271,6 +308,13 @@ func (a *audit) compare(ctx context.Context) error {
 		a.report.Bytes += s.liveBytes
 		a.report.Expired += s.live
 		a.report.Pending += len(s.pending)
+		if s.manifest != (ID{}) {
+			key := ManifestKey(a.o.Prefix, id, s.manifest)
+			known[key] = true
+			if _, ok := a.objects[key]; !ok {
+				a.find(Finding{Kind: FindingManifest, Partition: id, Key: key})
+			}
+		}
 		for _, p := range s.pending {
 			known[Key{Partition: id, Base: p.Base, End: p.End, Epoch: p.Epoch, ID: p.ID}.Path(a.o.Prefix)] = true
 		}
@@ -299,7 +343,13 @@ func (a *audit) compare(ctx context.Context) error {
 		if known[key] {
 			continue
 		}
-		k, _ := ParseKey(a.o.Prefix, key)
+		k, ok := ParseKey(a.o.Prefix, key)
+		if !ok {
+			k.Partition, _, _ = parseManifestKey(a.o.Prefix, key)
+		}
+		if _, ok := a.lost[k.Partition]; ok {
+			continue
+		}
 		kind := FindingOrphan
 		if a.states[k.Partition] == nil {
 			kind = FindingForeign

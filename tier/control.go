@@ -155,6 +155,9 @@ func (p *Partition) leaderStep(lead *leadership, next *wish) error {
 	if failed != nil || lead.ctx.Err() != nil {
 		return nil
 	}
+	if m.tentative.Load() || p.ledger.unclear.Load() {
+		return nil // what is here is not the state yet: its coming brings us back
+	}
 	if !barrier {
 		// Whoever has read its barrier back has read everything before it, and no
 		// event of an earlier leader takes effect after it.
@@ -174,6 +177,9 @@ func (p *Partition) leaderStep(lead *leadership, next *wish) error {
 		return err
 	}
 	if err := p.startDeletes(lead, next); err != nil {
+		return err
+	}
+	if err := p.checkpoint(lead, next); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -391,6 +397,7 @@ func (p *Partition) delete(lead *leadership) {
 	}
 	m.mu.Unlock()
 
+	p.deleteManifests(lead)
 	failed := false
 	if len(ask) > 0 {
 		keys := make([]string, len(ask))

@@ -67,10 +67,18 @@
 //
 // # Limits
 //
-// The tier log is read from its beginning when a manager starts, and is not trimmed.
 // Each node keeps the states of all partitions of the tier log in memory, about 110
 // bytes a range. Objects are not compressed beyond what batches are. A store that
 // ignores ctx holds up Follow and Close.
+//
+// # Keeping the tier log short
+//
+// The leader of a partition writes a [Checkpoint] now and then: its whole state, in the
+// event itself or, where it is large, in a manifest object. Nothing before it is needed
+// any more, so [Events].Trim is called up to the oldest that a partition needs;
+// [Stats] says which one that is. A node keeps the states that it has read in a file;
+// one that was away for longer than the tier log goes back knows nothing until it has
+// read on from the checkpoints to the end.
 //
 // # Looking after the store
 //

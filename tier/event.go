@@ -58,7 +58,7 @@ type Event struct {
 }
 
 // A Body is what an event says: [Barrier], [CopyStarted], [CopyFinished],
-// [DeleteStarted], [DeleteFinished] or [LogStart].
+// [DeleteStarted], [DeleteFinished], [LogStart] or [Checkpoint].
 type Body interface{ kind() eventKind }
 
 // Barrier opens a leader's epoch in the tier log: from here on events of lower
@@ -102,6 +102,20 @@ type LogStart struct {
 	Start log.Offset
 	Cause Cause
 }
+
+// Checkpoint holds the whole state of the partition as of just before this event, so
+// that whoever reads on from here needs nothing older. A state of up to
+// [MaxInlineState] bytes is in the event; a larger one is in a manifest object, so that
+// it can be read while the tier log is short.
+type Checkpoint struct {
+	State    []byte   // the state, or nil if it is in a manifest
+	Manifest ID       // names the object that has it, zero if State has it
+	Bytes    int64    // length of the state
+	Hash     [32]byte // SHA-256 of the state
+}
+
+// MaxInlineState is the largest state, in bytes, that a [Checkpoint] holds itself.
+const MaxInlineState = 16 << 10
 
 // A Cause says on whose word the log start moved. Audits check it.
 type Cause struct {
@@ -153,6 +167,7 @@ const (
 	kindDeleteStarted  eventKind = 4
 	kindDeleteFinished eventKind = 5
 	kindLogStart       eventKind = 6
+	kindCheckpoint     eventKind = 7
 )
 
 func (Barrier) kind() eventKind        { return kindBarrier }
@@ -161,6 +176,7 @@ func (CopyFinished) kind() eventKind   { return kindCopyFinished }
 func (DeleteStarted) kind() eventKind  { return kindDeleteStarted }
 func (DeleteFinished) kind() eventKind { return kindDeleteFinished }
 func (LogStart) kind() eventKind       { return kindLogStart }
+func (Checkpoint) kind() eventKind     { return kindCheckpoint }
 
 // Envelope of an event, integers big-endian:
 //
@@ -168,7 +184,7 @@ func (LogStart) kind() eventKind       { return kindLogStart }
 //	0      4    magic "CWTE"
 //	4      2    version, 1
 //	6      2    kind: 1 barrier, 2 copy started, 3 copy finished,
-//	            4 delete started, 5 delete finished, 6 log start
+//	            4 delete started, 5 delete finished, 6 log start, 7 checkpoint
 //	8      4    length n of the body
 //	12     4    CRC32C of bytes 0-11 and the body
 //	16     n    body: protobuf message Event
@@ -229,6 +245,12 @@ func EncodeEvent(e Event) ([]byte, error) {
 			Kind: int32(b.Cause.Kind), LimitBytes: b.Cause.Bytes, LimitMs: b.Cause.Age.Milliseconds(), Note: b.Cause.Note,
 		}}}
 	}
+	if c, ok := e.Body.(Checkpoint); ok {
+		m.Body = &tierpb.Event_Checkpoint{Checkpoint: &tierpb.Checkpoint{State: c.State, Bytes: c.Bytes, Hash: c.Hash[:]}}
+		if c.Manifest != (ID{}) {
+			m.GetCheckpoint().Manifest = c.Manifest[:]
+		}
+	}
 	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidEvent, err)
@@ -274,7 +296,7 @@ func DecodeEvent(b []byte) (Event, error) {
 		return Event{}, &VersionError{What: "tier event", Version: int(v)}
 	}
 	kind := eventKind(binary.BigEndian.Uint16(b[6:]))
-	if kind < kindBarrier || kind > kindLogStart {
+	if kind < kindBarrier || kind > kindCheckpoint {
 		return Event{}, &VersionError{What: "tier event", Version: int(kind)}
 	}
 	var m tierpb.Event
@@ -328,6 +350,20 @@ func DecodeEvent(b []byte) (Event, error) {
 			Kind: CauseKind(c.GetKind()), Bytes: c.GetLimitBytes(),
 			Age: time.Duration(c.GetLimitMs()) * time.Millisecond, Note: c.GetNote(),
 		}}
+	case *tierpb.Event_Checkpoint:
+		c := Checkpoint{State: b.Checkpoint.GetState(), Bytes: b.Checkpoint.GetBytes()}
+		if m := b.Checkpoint.GetManifest(); len(m) > 0 {
+			c.Manifest, err = toID(m)
+		}
+		if h := b.Checkpoint.GetHash(); len(h) == len(c.Hash) {
+			c.Hash = [32]byte(h)
+		} else if err == nil {
+			err = fmt.Errorf("%w: hash of %d bytes", ErrInvalidEvent, len(h))
+		}
+		if len(c.State) == 0 {
+			c.State = nil
+		}
+		e.Body = c
 	default:
 		return Event{}, fmt.Errorf("%w: no body", ErrInvalidEvent)
 	}
@@ -421,11 +457,21 @@ func (e Event) check() error {
 		if b.Cause.Bytes < 0 || b.Cause.Age < 0 || len(b.Cause.Note) > MaxCauseNoteBytes {
 			return bad("cause %v", b.Cause.Kind)
 		}
+	case Checkpoint:
+		switch {
+		case b.Bytes <= 0 || b.Bytes > maxManifestBytes:
+			return bad("state of %d bytes", b.Bytes)
+		case (b.Manifest == ID{}) != (int64(len(b.State)) == b.Bytes), b.Manifest != ID{} && len(b.State) > 0, len(b.State) > MaxInlineState:
+			return bad("checkpoint of %d bytes with %d in it", b.Bytes, len(b.State))
+		}
 	default:
 		return bad("no body")
 	}
 	return nil
 }
+
+// maxManifestBytes bounds a state that a decoder believes.
+const maxManifestBytes = 1 << 30
 
 // maxTimeMillis keeps times within what time.Time formats (the year 9999).
 const maxTimeMillis = 253402300799999

@@ -29,6 +29,8 @@ func testEvents() []Event {
 		DeleteFinished{IDs: []ID{{9}}},
 		LogStart{Start: 12, Cause: Cause{Kind: CauseBytes, Bytes: 1 << 30, Note: "policy 3"}},
 		LogStart{Start: 12, Cause: Cause{Kind: CauseAge, Age: time.Hour}},
+		Checkpoint{State: []byte("state"), Bytes: 5, Hash: [32]byte{7}},
+		Checkpoint{Manifest: ID{3}, Bytes: 1 << 20, Hash: [32]byte{8}},
 	}
 	var events []Event
 	for i, b := range bodies {
@@ -97,7 +99,7 @@ func TestEventOfNewerVersionStops(t *testing.T) {
 		want   int
 	}{
 		{"version", func(b []byte) { binary.BigEndian.PutUint16(b[4:], 2) }, 2},
-		{"kind", func(b []byte) { binary.BigEndian.PutUint16(b[6:], 7) }, 7},
+		{"kind", func(b []byte) { binary.BigEndian.PutUint16(b[6:], 8) }, 8},
 	}
 	for _, test := range tests {
 		c := bytes.Clone(b)

@@ -19,7 +19,7 @@ type Events interface {
 	Append(ctx context.Context, p log.PartitionID, event []byte) error
 
 	// Read iterates over the committed events from offset from on, in order, of all
-	// partitions. At the end it waits for more, until ctx ends. An error is yielded
+	// partitions. Below Start it yields an error that wraps [log.ErrOffsetOutOfRange]. At the end it waits for more, until ctx ends. An error is yielded
 	// once and last. The bytes of an event become the caller's.
 	Read(ctx context.Context, from log.Offset) iter.Seq2[Committed, error]
 
@@ -28,6 +28,15 @@ type Events interface {
 	// there: it yields an event for every offset below, except where offsets are
 	// not events, and Committed.Next tells where it stands.
 	End(ctx context.Context) (log.Offset, error)
+
+	// Start returns the first offset that Read can begin at here, 0 if nothing was ever
+	// trimmed. It may be behind what the leader has.
+	Start(ctx context.Context) (log.Offset, error)
+
+	// Trim gives up the entries below to, if this node is the one that may: in a
+	// cluster the leader of the tier log, which never trims above what is committed.
+	// Elsewhere it does nothing and returns nil.
+	Trim(ctx context.Context, to log.Offset) error
 }
 
 // Committed is one committed entry of the tier log.

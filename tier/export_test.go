@@ -17,3 +17,9 @@ func (m *Manager) BudgetsUsed() (requests, bytes int64) {
 func Backoff(failures int) time.Duration {
 	return backoff(failures, &Options{MinBackoff: DefaultMinBackoff, MaxBackoff: DefaultMaxBackoff}, nil)
 }
+
+// WithInlineState makes states above n bytes go into manifests.
+func WithInlineState(o Options, n int64) Options {
+	o.inlineBytes = n
+	return o
+}

@@ -23,6 +23,8 @@ import (
 // openings.
 type LocalEvents struct {
 	log     *log.Log
+	fs      log.FS
+	dir     string
 	cluster ID
 }
 
@@ -72,7 +74,7 @@ func OpenLocalEvents(ctx context.Context, dir string, o LocalOptions) (*LocalEve
 	if err != nil {
 		return nil, fmt.Errorf("tier: open the tier log: %w", err)
 	}
-	e := &LocalEvents{log: l}
+	e := &LocalEvents{log: l, fs: o.FS, dir: dir}
 	if r := l.Recovery(); r.Lossy {
 		err = errors.Join(fmt.Errorf("tier: the tier log in %s is damaged: %w", dir, ErrCorrupt), joinCorruption(r.Corruption))
 	} else {
@@ -212,3 +214,17 @@ func (e *LocalEvents) End(ctx context.Context) (log.Offset, error) {
 
 // Close closes the log. What uses the events must be closed before.
 func (e *LocalEvents) Close() error { return e.log.Close() }
+
+// Start implements [Events].
+func (e *LocalEvents) Start(context.Context) (log.Offset, error) { return e.log.Start(), nil }
+
+// Trim implements [Events].
+func (e *LocalEvents) Trim(ctx context.Context, to log.Offset) error {
+	if to = min(to, e.log.DurableEnd()); to <= e.log.Start() {
+		return nil
+	}
+	return e.log.TrimTo(ctx, to)
+}
+
+// stateDir is where a manager that uses these events may keep its state.
+func (e *LocalEvents) stateDir() (log.FS, string) { return e.fs, e.dir }

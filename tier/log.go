@@ -37,6 +37,9 @@ func Open(ctx context.Context, l *log.Log, o Options) (*Log, error) {
 	if e, ok := o.Events.(interface{ Cluster() ID }); ok && o.Cluster == (ID{}) {
 		o.Cluster = e.Cluster()
 	}
+	if e, ok := o.Events.(interface{ stateDir() (log.FS, string) }); ok && o.StateFS == nil {
+		o.StateFS, o.StateDir = e.stateDir()
+	}
 	po := o.Partition
 	po.Tiered = true
 	po.HighWatermark = l.DurableEnd

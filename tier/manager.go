@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"runtime/pprof"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -33,12 +34,18 @@ type Manager struct {
 	cold   *coldReader
 	wake   chan struct{} // of the scheduler; capacity 1
 
+	// tentative: reading began above the beginning of the tier log, and has not come to
+	// where that ended then. Until then a state is what the last checkpoint said, and
+	// may be of an older moment than the events around it.
+	tentative atomic.Bool
+
 	mu      sync.Mutex
 	closed  bool
 	err     error // why the manager stopped by itself
 	parts   map[log.PartitionID]*Partition
 	ledgers map[log.PartitionID]*ledger
 	applied log.Offset // next offset of the tier log
+	target  log.Offset // while tentative: where that ends
 	waiters []appliedWaiter
 	unaimed []*Partition // whose known target must be asked for
 	aiming  bool
@@ -54,6 +61,30 @@ type ledger struct {
 	mu       sync.RWMutex
 	state    State
 	proposal *proposal // of this node, waiting to be read back; or nil
+
+	// pin is the offset in the tier log of what this partition needs of it: of its last
+	// checkpoint, or of its first event while it has none.
+	pin    log.Offset
+	pinned bool      // pin is set
+	since  int       // events taken since the last checkpoint
+	saved  time.Time // when this node applied the last checkpoint
+
+	// missing is the checkpoint whose manifest is being read; state is not that of the
+	// tier log until then.
+	missing *missingState
+	unclear atomic.Bool // missing != nil
+}
+
+// A missingState waits for a manifest, with the events that came since.
+type missingState struct {
+	event Event
+	at    Committed
+	held  []heldEvent
+}
+
+type heldEvent struct {
+	c Committed
+	e Event
 }
 
 type appliedWaiter struct {
@@ -122,7 +153,11 @@ type Stats struct {
 	CachedBytes      int64
 	CachedParts      int
 	ReadsUnderWay    int
-	BacklogBytes     int64 // sealed, committed and not in the store, of the partitions led here
+	LogStart         log.Offset      // of the tier log, as far as this node knows
+	Pin              log.Offset      // what is below it, no partition needs any more
+	PinnedBy         log.PartitionID // the partition that needs Pin
+	Checkpoints      int64           // written by this node
+	BacklogBytes     int64           // sealed, committed and not in the store, of the partitions led here
 	BacklogRanges    int
 	PendingDeletions int // objects whose deletion has not finished, of the partitions led here
 }
@@ -145,6 +180,7 @@ func NewManager(o Options) (*Manager, error) {
 	m.cold = newColdReader(m.ctx, &m.wg, &m.o)
 	m.run("tier-feed", m.feed)
 	m.run("tier-schedule", m.schedule)
+	m.run("tier-keep", m.keep)
 	m.run("tier-owner", m.checkOwner)
 	if m.o.Writer != nil {
 		m.run("tier-writer", m.announce)
@@ -267,6 +303,7 @@ func (m *Manager) Stats() Stats {
 	}
 	m.mu.Unlock()
 	s.Leading = len(led)
+	s.Pin, s.PinnedBy = m.pin()
 	for _, p := range led {
 		b, n := p.Backlog()
 		s.BacklogBytes += b
@@ -287,10 +324,26 @@ func (m *Manager) Stats() Stats {
 
 // feed follows the tier log and applies it.
 func (m *Manager) feed(ctx context.Context) {
-	var at log.Offset
+	at := m.loadStates()
+	fresh := true // where to begin is to be found out
 	for failures := 0; ctx.Err() == nil; failures++ {
+		if fresh {
+			start, err := m.begin(ctx, at, failures >= patience)
+			if err != nil {
+				if ctx.Err() == nil && failures == 0 {
+					m.o.Logger.Warn("begin to read the tier log", "error", err)
+				}
+				if sleep(ctx, backoff(failures, &m.o, err)) != nil {
+					return
+				}
+				continue
+			}
+			at, fresh, failures = start, false, 0
+		}
 		for c, err := range m.o.Events.Read(ctx, at) {
 			if err != nil {
+				// It was trimmed past this reader.
+				fresh = errors.Is(err, log.ErrOffsetOutOfRange)
 				if ctx.Err() == nil {
 					m.o.Logger.Warn("read the tier log", "offset", int64(at), "error", err)
 				}
@@ -302,11 +355,13 @@ func (m *Manager) feed(ctx context.Context) {
 			}
 			if c.Event != nil {
 				e, err := DecodeEvent(c.Event)
+				if err == nil {
+					err = m.apply(c, e)
+				}
 				if err != nil {
 					m.fail(fmt.Errorf("tier log at offset %d: %w", c.Offset, err))
 					return
 				}
-				m.apply(c, e)
 			}
 			at = c.Offset + 1
 			m.reached(at)
@@ -317,23 +372,133 @@ func (m *Manager) feed(ctx context.Context) {
 	}
 }
 
-// apply takes one event into its ledger and tells who is concerned.
-func (m *Manager) apply(c Committed, e Event) {
+// patience is how often a tier log that ends below what was read of it is asked again:
+// a leader that has just begun may not know yet how far it is committed.
+const patience = 12
+
+// begin returns where to read from, given that the states are as of at: there, if the
+// tier log has it, else at its start, and then with empty states, which the
+// checkpoints fill. force takes a tier log that ends below at for what it says.
+func (m *Manager) begin(ctx context.Context, at log.Offset, force bool) (log.Offset, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.o.EventTimeout)
+	defer cancel()
+	start, err := m.o.Events.Start(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("start of the tier log: %w", err)
+	}
+	if at == 0 && start == 0 {
+		return 0, nil
+	}
+	end, err := m.o.Events.End(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("end of the tier log: %w", err)
+	}
+	if at >= start && at <= end {
+		m.reached(at)
+		return at, nil
+	}
+	if at > end && !force {
+		return 0, fmt.Errorf("the tier log ends at %d, below %d, which was read of it", end, at)
+	}
+	if at > end {
+		m.o.Logger.Error("the tier log ends below what was read of it", "read", int64(at), "end", int64(end))
+	}
+	m.mu.Lock()
+	for id, l := range m.ledgers {
+		l.mu.Lock()
+		l.state, l.pinned, l.since, l.missing = State{}, false, 0, nil
+		l.unclear.Store(false)
+		l.mu.Unlock()
+		if m.parts[id] == nil && l.proposal == nil {
+			delete(m.ledgers, id)
+		}
+	}
+	m.tentative.Store(start > 0)
+	m.applied, m.target = start, max(start, end)
+	m.mu.Unlock()
+	m.reached(start)
+	return start, nil
+}
+
+// apply takes one event into its ledger and tells who is concerned. An error ends the
+// manager.
+func (m *Manager) apply(c Committed, e Event) error {
 	m.mu.Lock()
 	l := m.ledgerLocked(e.Partition)
 	p := m.parts[e.Partition]
 	m.mu.Unlock()
 	l.mu.Lock()
-	v := l.state.Apply(e)
+	v, wait, err := m.take(l, c, e)
+	if err != nil || wait {
+		l.mu.Unlock()
+		return err
+	}
 	if l.proposal != nil && l.proposal.meets(&l.state, e, v, c.Event) {
 		l.proposal = nil
 	}
-	view := l.state.view(p != nil && p.known.Load())
+	view := l.state.view(p != nil && p.isKnown())
 	l.mu.Unlock()
+	m.told(p, c, e, v, view)
+	return nil
+}
+
+// take applies an event to a ledger. wait is true if it is kept for when the state has
+// been read from a manifest. Requires: ledger.mu.
+func (m *Manager) take(l *ledger, c Committed, e Event) (v Verdict, wait bool, err error) {
+	if !l.pinned {
+		l.pin, l.pinned = c.Offset, true
+	}
+	cp, ok := e.Body.(Checkpoint)
+	if ok && (m.tentative.Load() || l.missing != nil) {
+		// What came before may not have been seen: the checkpoint's word counts, unless it
+		// is an old one that came late.
+		newest := &l.state
+		if l.missing != nil {
+			newest = &State{opened: true, epoch: l.missing.event.Epoch, seq: l.missing.event.Seq}
+		}
+		if newest.newer(e) {
+			if cp.State == nil {
+				l.missing = &missingState{event: e, at: c}
+				l.unclear.Store(true)
+				m.load(l)
+				return 0, true, nil
+			}
+			if err := l.state.load(e, cp.State); err != nil {
+				return 0, false, err
+			}
+			l.checkpointed(c.Offset)
+			return Applied, false, nil
+		}
+	}
+	if l.missing != nil {
+		l.missing.held = append(l.missing.held, heldEvent{c, e})
+		return 0, true, nil
+	}
+	v = l.state.Apply(e)
+	switch {
+	case v == RefusedState:
+		return v, false, fmt.Errorf("%w: the state of partition %v here is not that of its checkpoint", ErrCorrupt, e.Partition)
+	case ok && v == Applied:
+		l.checkpointed(c.Offset)
+	case v.Taken() && e.Seq > 0: // a barrier alone makes no checkpoint worth while
+		l.since++
+	}
+	return v, false, nil
+}
+
+// checkpointed notes that a checkpoint counts. Requires: ledger.mu.
+func (l *ledger) checkpointed(at log.Offset) {
+	l.pin, l.pinned, l.since, l.saved = at, true, 0, time.Now()
+	l.missing = nil
+	l.unclear.Store(false)
+}
+
+// told tells of an event that has been applied.
+func (m *Manager) told(p *Partition, c Committed, e Event, v Verdict, view View) {
 	m.mu.Lock()
 	m.stats.Events[v]++
 	m.mu.Unlock()
-	if v != Applied && v != IgnoredBarrier && v != IgnoredSeq {
+	if v != Applied && v != IgnoredBarrier && v != IgnoredSeq && !m.tentative.Load() {
 		m.o.Logger.Warn("tier event without effect", "partition", e.Partition.String(), "offset", int64(c.Offset),
 			"epoch", int(e.Epoch), "seq", e.Seq, "verdict", v.String())
 	}
@@ -350,6 +515,12 @@ func (m *Manager) apply(c Committed, e Event) {
 func (m *Manager) reached(at log.Offset) {
 	m.mu.Lock()
 	m.applied = at
+	if m.tentative.Load() && at >= m.target {
+		m.tentative.Store(false)
+		for _, p := range m.parts {
+			m.enqueueLocked(taskControl, p)
+		}
+	}
 	waiters := m.waiters[:0]
 	for _, w := range m.waiters {
 		if w.target <= at {

@@ -23,6 +23,9 @@ const (
 	DefaultEventTimeout   time.Duration = 10 * time.Second
 	DefaultMinBackoff     time.Duration = 100 * time.Millisecond
 	DefaultMaxBackoff     time.Duration = 15 * time.Second
+
+	DefaultCheckpointEvents   int           = 1000
+	DefaultCheckpointInterval time.Duration = 10 * time.Minute
 )
 
 // Options configure a [Manager] or a [Log]. Store and Events are required; the
@@ -78,6 +81,21 @@ type Options struct {
 	StoreTimeout time.Duration
 	EventTimeout time.Duration
 
+	// StateFS and StateDir say where the manager keeps the states that it has read
+	// from the tier log, so that it need not read it from the start again. The file
+	// "tier-state" there is a cache: without it, or with a damaged one, reading begins
+	// at the start of the tier log. Nil means none; [Open] takes the directory of
+	// [LocalEvents].
+	StateFS  log.FS
+	StateDir string
+
+	// CheckpointEvents and CheckpointInterval say how often the leader of a partition
+	// writes its state into the tier log: after so many events, and when there was an
+	// event and so much time has passed. Defaults DefaultCheckpointEvents and
+	// DefaultCheckpointInterval.
+	CheckpointEvents   int
+	CheckpointInterval time.Duration
+
 	// MinBackoff and MaxBackoff bound the jittered exponential wait after a failed
 	// request to the store or the tier log. Defaults DefaultMinBackoff and
 	// DefaultMaxBackoff.
@@ -95,6 +113,8 @@ type Options struct {
 
 	// Hooks are told what happens.
 	Hooks Hooks
+
+	inlineBytes int64 // MaxInlineState, less in tests
 
 	// Partition is what [Open] opens its only partition with. [NewManager] does
 	// not use it: there each partition brings its own.
@@ -196,6 +216,12 @@ func (o Options) withDefaults() (Options, error) {
 	check(o.StoreTimeout > 0, "Options.StoreTimeout is %v", o.StoreTimeout)
 	def(&o.EventTimeout, DefaultEventTimeout)
 	check(o.EventTimeout > 0, "Options.EventTimeout is %v", o.EventTimeout)
+	def(&o.inlineBytes, MaxInlineState)
+	def(&o.CheckpointEvents, DefaultCheckpointEvents)
+	check(o.CheckpointEvents > 0, "Options.CheckpointEvents is %d", o.CheckpointEvents)
+	def(&o.CheckpointInterval, DefaultCheckpointInterval)
+	check(o.CheckpointInterval > 0, "Options.CheckpointInterval is %v", o.CheckpointInterval)
+	check((o.StateFS == nil) == (o.StateDir == ""), "Options.StateFS and StateDir are not set together")
 	def(&o.MinBackoff, DefaultMinBackoff)
 	def(&o.MaxBackoff, max(DefaultMaxBackoff, o.MinBackoff))
 	check(o.MinBackoff > 0 && o.MinBackoff <= o.MaxBackoff, "Options.MinBackoff is %v and MaxBackoff %v", o.MinBackoff, o.MaxBackoff)

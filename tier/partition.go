@@ -51,16 +51,18 @@ type leadership struct {
 	token  chan struct{}  // holds one token while no event is in flight
 
 	// Guarded by Manager.mu.
-	barrier   bool  // read back
-	err       error // why it can do nothing any more
-	strangers int   // events of this epoch that it did not write
-	job       *uploadJob
-	failures  int // of uploads, in a row
-	uploadAt  time.Time
-	deleted   map[ID]time.Time // pending deletions that the store confirmed
-	delFailed int              // failures of deletions in a row
-	deleteAt  time.Time
-	trims     []*trimRequest
+	barrier      bool  // read back
+	err          error // why it can do nothing any more
+	strangers    int   // events of this epoch that it did not write
+	job          *uploadJob
+	failures     int // of uploads, in a row
+	uploadAt     time.Time
+	deleted      map[ID]time.Time // pending deletions that the store confirmed
+	delFailed    int              // failures of deletions in a row
+	deleteAt     time.Time
+	trims        []*trimRequest
+	checkpointAt time.Time // not before: the store refused a manifest
+	manifests    []ID      // that newer ones have replaced; deleted when there is an occasion
 }
 
 type trimRequest struct {
@@ -190,7 +192,9 @@ func (p *Partition) View() View {
 	return p.ledger.state.view(known)
 }
 
-func (p *Partition) isKnown() bool { return p.known.Load() && p.m.ctx.Err() == nil }
+func (p *Partition) isKnown() bool {
+	return p.known.Load() && p.m.ctx.Err() == nil && !p.m.tentative.Load() && !p.ledger.unclear.Load()
+}
 
 // WaitKnown returns nil once the view is known. Errors: [ErrClosed], that of a
 // manager which stopped, or ctx's.

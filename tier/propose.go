@@ -52,6 +52,12 @@ var errStranger = fmt.Errorf("%w: another event has its place", ErrTwoWriters)
 // it. The wait ends with the leadership only: until the event is read back no
 // other may take its place.
 func (p *Partition) propose(lead *leadership, body Body) (Verdict, error) {
+	return p.proposeMade(lead, func() (Body, error) { return body, nil })
+}
+
+// proposeMade is propose with a body that is made when its turn has come: the state
+// does not change from then until the event is decided, unless another becomes leader.
+func (p *Partition) proposeMade(lead *leadership, made func() (Body, error)) (Verdict, error) {
 	select {
 	case <-lead.token:
 	case <-lead.ctx.Done():
@@ -59,6 +65,10 @@ func (p *Partition) propose(lead *leadership, body Body) (Verdict, error) {
 	}
 	defer func() { lead.token <- struct{}{} }()
 	if err := p.leadErr(lead); err != nil {
+		return 0, err
+	}
+	body, err := made()
+	if err != nil {
 		return 0, err
 	}
 	f := &proposal{epoch: lead.epoch, done: make(chan struct{})}

@@ -83,6 +83,7 @@ func Catalog(ctx context.Context, o CatalogOptions) ([]*Chain, error) {
 	if err != nil {
 		return nil, err
 	}
+	objects = slices.DeleteFunc(objects, func(o segmentObject) bool { return o.manifest })
 	read := make([]ChainObject, len(objects))
 	errs := make([]error, len(objects))
 	progress := AuditProgress{Listed: len(objects), Total: len(objects)}

@@ -68,7 +68,7 @@ func TestSchedules(t *testing.T) {
 		for _, k := range []string{
 			"append", "crash", "lead", "zombie", "store down", "put lost", "put reply lost", "put late", "put landed late",
 			"delete lost", "event lost", "event reply lost", "event late", "event landed late", "trim", "cold read", "hot read",
-			"uploads", "deletes", "fenced", "applied", "ignored: epoch", "ignored: sequence", "get lost",
+			"uploads", "deletes", "fenced", "checkpoints", "trimmed", "begun above the beginning", "manifests", "applied", "ignored: epoch", "ignored: sequence", "get lost",
 		} {
 			if total[k] < 30 {
 				t.Errorf("%q happened %d times only", k, total[k])
@@ -110,6 +110,8 @@ type world struct {
 	down   bool
 	evDown bool
 	policy tier.PartitionOptions
+	files  bool  // nodes keep their states in files
+	inline int64 // largest state of a checkpoint event
 
 	mu     sync.Mutex // for what the managers' goroutines use
 	faults *rand.Rand
@@ -138,6 +140,11 @@ func newWorld(t *testing.T, seed uint64) *world {
 		values: map[log.Offset]string{}, counts: map[string]int{}, faults: rand.New(rand.NewPCG(seed, 98)),
 	}
 	w.policy = tier.PartitionOptions{Tiered: true}
+	w.files = seed%2 == 0
+	w.inline = tier.MaxInlineState
+	if seed%3 == 0 {
+		w.inline = 200
+	}
 	switch r.IntN(4) {
 	case 0:
 		w.policy.RetentionBytes = 20 << 10
@@ -273,26 +280,36 @@ func (w *world) start(n *node) {
 	if r := n.log.Recovery(); r.Lossy {
 		w.fail("node %d: the log lost committed records: %+v: %v; segments %+v", n.n, r, r.Corruption[0], n.log.Segments())
 	}
-	n.manager, err = tier.NewManager(tier.Options{
+	o := tier.Options{
+		CheckpointEvents: 8, CheckpointInterval: 3 * time.Minute,
 		Store: w.store, Events: w.events, Cluster: tier.ID{1}, Prefix: "p", ChunkBytes: 4 << 10, CacheBytes: 16 << 10,
 		UploadDeadline: uploadDeadline, Interval: time.Minute,
 		Logger: slog.New(slog.NewTextHandler(traceWriter{w, n.n}, nil)),
 		Hooks: tier.Hooks{
 			Applied: func(a tier.AppliedInfo) {
+				if c, ok := a.Event.Body.(tier.Checkpoint); ok && c.Manifest != (tier.ID{}) {
+					w.count("manifests", 1)
+				}
 				if n.n == 0 {
 					w.say("  event %d %T epoch %d seq %d: %v", a.Offset, a.Event.Body, a.Event.Epoch, a.Event.Seq, a.Verdict)
 				}
 			},
 			Missing: func(m *tier.MissingError) { w.t.Errorf("seed %d: node %d: %v", w.seed, n.n, m) },
 		},
-	})
-	if err != nil {
+	}
+	if w.files {
+		o.StateFS, o.StateDir = n.fs, "data"
+	}
+	if start, err := w.events.Start(w.ctx); err == nil && start > 0 {
+		w.count("begun above the beginning", 1)
+	}
+	if n.manager, err = tier.NewManager(tier.WithInlineState(o, w.inline)); err != nil {
 		w.fail("manager %d: %v", n.n, err)
 	}
 	n.hw.Store(min(n.hw.Load(), int64(n.log.End())))
-	o := w.policy
-	o.HighWatermark = func() log.Offset { return log.Offset(n.hw.Load()) }
-	if n.part, err = n.manager.Open(testPartition, n.log, o); err != nil {
+	po := w.policy
+	po.HighWatermark = func() log.Offset { return log.Offset(n.hw.Load()) }
+	if n.part, err = n.manager.Open(testPartition, n.log, po); err != nil {
 		w.fail("open %d: %v", n.n, err)
 	}
 }
@@ -312,6 +329,7 @@ func (w *world) collect(n *node) {
 	w.count("uploads", int(s.Uploads))
 	w.count("deletes", int(s.Deletes))
 	w.count("fetches", int(s.Fetches))
+	w.count("checkpoints", int(s.Checkpoints))
 	for v, c := range s.Events {
 		w.count(tier.Verdict(v).String(), int(c))
 	}
@@ -602,7 +620,23 @@ func (w *world) settle() {
 	if _, n := lead.part.Backlog(); n > 0 {
 		w.fail("after all is quiet: a backlog of %d ranges", n)
 	}
+	// Manifests whose event never came, or that could not be deleted, are what a sweep
+	// is for.
+	if _, err := lead.part.Sweep(w.ctx, tier.SweepOptions{MinAge: -1}); err != nil {
+		w.fail("sweep: %v", err)
+	}
+	if state, known = lead.part.State(); !known {
+		w.fail("after the sweep: view unknown")
+	}
 	want := map[string]bool{tier.OwnerKey("p"): true}
+	if id, ok := state.Manifest(); ok {
+		want[tier.ManifestKey("p", testPartition, id)] = true
+	}
+	if start, err := w.events.Start(w.ctx); err != nil {
+		w.fail("%v", err)
+	} else if start > 0 {
+		w.count("trimmed", 1)
+	}
 	for _, r := range state.Ranges() {
 		want[tier.Key{Partition: testPartition, Base: r.Base, End: r.End, Epoch: r.Epoch, ID: r.ID}.Path("p")] = true
 	}

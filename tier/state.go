@@ -61,6 +61,8 @@ type State struct {
 	// Invariant: no id is both here and in ranges. In the order of their events.
 	pending []Pending
 
+	manifest ID // of the last checkpoint; zero if that had the state itself
+
 	opened   bool // a barrier was taken
 	epoch    log.Epoch
 	seq      uint64
@@ -88,6 +90,10 @@ func (s *State) LogStart() log.Offset { return s.logStart }
 // TierEnd is the end of what is in the object store, and at least LogStart. It
 // survives the deletion of the ranges below it.
 func (s *State) TierEnd() log.Offset { return s.tierEnd }
+
+// Manifest is the id of the object that has the state of the last checkpoint; false
+// if that event has it itself, or there was none.
+func (s *State) Manifest() (ID, bool) { return s.manifest, s.manifest != ID{} }
 
 // Lineage is the leader-epoch chain of [LogStart, TierEnd). It must not be
 // changed.
@@ -141,12 +147,13 @@ const (
 	RefusedLive                     // deletion of a range that holds readable offsets
 	RefusedLogStart                 // not an advance of the log start
 	RefusedPartition                // of another partition
+	RefusedState                    // a checkpoint of another state than this one
 	verdicts                        // their number
 )
 
 var verdictNames = [verdicts]string{
 	"applied", "ignored: epoch", "ignored: sequence", "ignored: barrier", "refused: id", "refused: phase",
-	"refused: gap", "refused: lineage", "refused: live range", "refused: log start", "refused: partition",
+	"refused: gap", "refused: lineage", "refused: live range", "refused: log start", "refused: partition", "refused: state",
 }
 
 // String names the verdict.
@@ -159,7 +166,9 @@ func (v Verdict) String() string {
 
 // Taken says whether the event took its place in the sequence, so that its
 // writer must not send it again.
-func (v Verdict) Taken() bool { return v == Applied || v >= RefusedID && v < RefusedPartition }
+func (v Verdict) Taken() bool {
+	return v == Applied || v >= RefusedID && v < verdicts && v != RefusedPartition
+}
 
 // Apply takes one event of the tier log in its turn and says what it made of it.
 // It is a pure function of state and event: no clock, no I/O. Requires: e came
@@ -185,6 +194,17 @@ func (s *State) Apply(e Event) Verdict {
 	}
 	if e.Seq != s.seq+1 {
 		return IgnoredSeq
+	}
+	if c, ok := e.Body.(Checkpoint); ok {
+		// Every replica that has seen all events comes to the same bytes. One that does
+		// not must not go on: who is wrong can't be told from here.
+		if encoded := s.encode(nil); int64(len(encoded)) != c.Bytes || hashState(encoded) != c.Hash {
+			s.seq++
+			return RefusedState
+		}
+		s.seq++
+		s.manifest = c.Manifest
+		return Applied
 	}
 	s.seq++
 	switch b := e.Body.(type) {
@@ -352,7 +372,7 @@ func (s *State) Clone() *State {
 
 // Equal says whether two states are the same.
 func (s *State) Equal(o *State) bool {
-	return s.Epoch() == o.Epoch() && s.seq == o.seq && s.logStart == o.logStart && s.tierEnd == o.tierEnd &&
+	return s.Epoch() == o.Epoch() && s.seq == o.seq && s.logStart == o.logStart && s.tierEnd == o.tierEnd && s.manifest == o.manifest &&
 		slices.Equal(s.lineage, o.lineage) && slices.Equal(s.ranges, o.ranges) && s.live == o.live &&
 		slices.EqualFunc(s.pending, o.pending, func(a, b Pending) bool {
 			ad, bd := a.Deadline, b.Deadline

@@ -1,7 +1,10 @@
 package tier
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
@@ -317,6 +320,38 @@ func TestStateRandom(t *testing.T) {
 			if n := len(taken); n > 2 && r.IntN(2) == 0 {
 				twin.Apply(taken[n-1-r.IntN(3)]) // sent once more
 			}
+			if r.IntN(10) == 0 { // the state as bytes is the state
+				b := s.encode(nil)
+				n, err := decodeState(b)
+				if err != nil {
+					t.Fatalf("seed %d: %v\n%s", seed, err, describe(&s))
+				}
+				n.manifest = s.manifest
+				if !n.Equal(&s) || n.live != s.live || n.liveBytes != s.liveBytes || !bytes.Equal(n.encode(nil), b) {
+					t.Fatalf("seed %d: decoded\n%s\nwant\n%s", seed, describe(n), describe(&s))
+				}
+				checkState(t, n)
+				if s.Epoch() >= 0 {
+					// Who knows nothing comes to the same state by a checkpoint, and so does
+					// who knows all.
+					e := Event{Epoch: s.Epoch(), Seq: s.Seq() + 1, Body: s.checkpoint()}
+					var late State
+					if !late.newer(e) {
+						t.Fatal("a checkpoint is not newer than nothing")
+					}
+					if err := late.load(e, e.Body.(Checkpoint).State); err != nil {
+						t.Fatal(err)
+					}
+					if v, w := s.Apply(e), twin.Apply(e); v != Applied || w != Applied || !late.Equal(&s) || late.newer(e) {
+						t.Fatalf("seed %d: checkpoint %v, %v", seed, v, w)
+					}
+					other := e.Body.(Checkpoint)
+					other.Hash[0]++
+					if v := twin.Clone().Apply(Event{Epoch: s.Epoch(), Seq: s.Seq() + 1, Body: other}); v != RefusedState {
+						t.Fatalf("seed %d: checkpoint of another state: %v", seed, v)
+					}
+				}
+			}
 			checkState(t, &s)
 			if !s.Equal(&twin) {
 				t.Fatalf("seed %d: replicas differ:\n%s\n%s", seed, describe(&s), describe(&twin))
@@ -355,4 +390,69 @@ func TestStateMemory(t *testing.T) {
 	if size := reflect.TypeFor[Range]().Size(); size > 160 {
 		t.Errorf("a Range has %d bytes", size)
 	}
+}
+
+// testState is a state with everything in it.
+func testState(t testing.TB) *State {
+	t.Helper()
+	s := &State{}
+	apply := func(e Event) {
+		if v := s.Apply(e); v != Applied {
+			t.Fatalf("%T: %v", e.Body, v)
+		}
+	}
+	apply(Event{Epoch: 3, Body: Barrier{}})
+	for _, b := range []Body{
+		start(1, 0, 10), finish(1, log.EpochStart{Epoch: 1}), start(2, 10, 25), finish(2, log.EpochStart{Epoch: 1}, log.EpochStart{Epoch: 3, Start: 12}),
+		start(3, 25, 30), finish(3), logStart(12), start(4, 30, 40), DeleteStarted{ids(1)}, start(5, 30, 41),
+	} {
+		apply(Event{Epoch: 3, Seq: s.Seq() + 1, Body: b})
+	}
+	return s
+}
+
+func TestStateDamage(t *testing.T) {
+	b := testState(t).encode(nil)
+	for i := range b {
+		for _, bit := range []byte{1, 0x80} {
+			c := bytes.Clone(b)
+			c[i] ^= bit
+			if _, err := decodeState(c); err == nil {
+				t.Errorf("byte %d flipped: no error", i)
+			}
+		}
+		if _, err := decodeState(b[:i]); err == nil {
+			t.Errorf("%d bytes of %d: no error", i, len(b))
+		}
+	}
+}
+
+// resealState gives changed bytes a right checksum.
+func resealState(b []byte) []byte {
+	if len(b) < 4 {
+		return b
+	}
+	return binary.BigEndian.AppendUint32(b[:len(b)-4:len(b)-4], crc32.Checksum(b[:len(b)-4], castagnoli))
+}
+
+func FuzzDecodeState(f *testing.F) {
+	f.Add(testState(f).encode(nil))
+	f.Add((&State{}).encode(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := decodeState(resealState(b))
+		if err != nil {
+			return
+		}
+		again, err := decodeState(s.encode(nil))
+		if err != nil || !again.Equal(s) {
+			t.Errorf("round trip: %v", err)
+		}
+	})
+}
+
+func FuzzStateFile(f *testing.F) {
+	f.Add([]byte(stateFileMagic))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _, _ = parseStateFile(resealState(b), ID{1})
+	})
 }

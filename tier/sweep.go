@@ -35,7 +35,7 @@ func (o SweepOptions) spares(info ObjectInfo, now time.Time) bool {
 
 // A SweepReport is what a sweep found and did.
 type SweepReport struct {
-	Listed  int          // segment objects
+	Listed  int          // segment objects and manifests
 	Orphans []ObjectInfo // unknown to the state and old enough
 	Young   int          // unknown to the state and spared by MinAge
 	Bytes   int64        // of Orphans
@@ -77,14 +77,22 @@ func (p *Partition) Sweep(ctx context.Context, o SweepOptions) (*SweepReport, er
 		return r, err
 	}
 	r.Listed = len(objects)
+	// No event is in flight meanwhile: a manifest that was listed is named by the state
+	// then, or will never be.
+	select {
+	case <-lead.token:
+	case <-ctx.Done():
+		return r, context.Cause(ctx)
+	}
 	state, err := p.fence(ctx, lead)
+	lead.token <- struct{}{}
 	if err != nil {
 		return r, err
 	}
 	now := time.Now()
 	for _, c := range objects {
 		switch {
-		case state.knows(c.key.ID):
+		case c.manifest && c.key.ID == state.manifest, !c.manifest && state.knows(c.key.ID):
 		case o.spares(c.info, now):
 			r.Young++
 		default:
@@ -140,10 +148,12 @@ func (s *State) knows(id ID) bool {
 
 // A candidate object of a listing.
 type segmentObject struct {
-	key  Key
-	info ObjectInfo
+	key      Key // of a manifest: partition and id only
+	info     ObjectInfo
+	manifest bool
 }
 
+// listSegments lists segment objects and manifests.
 func listSegments(ctx context.Context, s ObjectStore, prefix, under string) ([]segmentObject, error) {
 	var out []segmentObject
 	for info, err := range s.List(ctx, under, "") {
@@ -151,7 +161,9 @@ func listSegments(ctx context.Context, s ObjectStore, prefix, under string) ([]s
 			return out, fmt.Errorf("list the store: %w", cmpCause(ctx, err))
 		}
 		if k, ok := ParseKey(prefix, info.Key); ok {
-			out = append(out, segmentObject{k, info})
+			out = append(out, segmentObject{key: k, info: info})
+		} else if p, id, ok := parseManifestKey(prefix, info.Key); ok {
+			out = append(out, segmentObject{Key{Partition: p, ID: id}, info, true})
 		}
 	}
 	return out, nil
@@ -198,6 +210,9 @@ func SweepStopped(ctx context.Context, s ObjectStore, prefix string, audit *Audi
 			continue
 		}
 		k, ok := ParseKey(prefix, f.Key)
+		if !ok {
+			k.Partition, k.ID, ok = parseManifestKey(prefix, f.Key)
+		}
 		if !ok || known(k.Partition, k.ID) {
 			continue
 		}

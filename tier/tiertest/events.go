@@ -31,6 +31,7 @@ const (
 type Events struct {
 	mu     sync.Mutex
 	list   [][]byte
+	start  int // of list, what was trimmed
 	late   [][]byte
 	grown  chan struct{} // closed when list grows
 	fault  func(p log.PartitionID) EventFault
@@ -88,7 +89,7 @@ func (e *Events) Len() int {
 	return len(e.list)
 }
 
-// All returns the committed events.
+// All returns the committed events, the trimmed ones too.
 func (e *Events) All() [][]byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -132,6 +133,12 @@ func (e *Events) Read(ctx context.Context, from log.Offset) iter.Seq2[tier.Commi
 	return func(yield func(tier.Committed, error) bool) {
 		for at := from; ; {
 			e.mu.Lock()
+			if int64(at) < int64(e.start) {
+				start := e.start
+				e.mu.Unlock()
+				yield(tier.Committed{}, fmt.Errorf("tiertest: offset %d, start %d: %w", at, start, log.ErrOffsetOutOfRange))
+				return
+			}
 			if int64(at) < int64(len(e.list)) {
 				b := slices.Clone(e.list[at])
 				e.mu.Unlock()
@@ -167,4 +174,28 @@ func (e *Events) End(ctx context.Context) (log.Offset, error) {
 		return 0, fmt.Errorf("%w: down", ErrEvents)
 	}
 	return log.Offset(len(e.list)), nil
+}
+
+// Start implements [tier.Events].
+func (e *Events) Start(ctx context.Context) (log.Offset, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return 0, fmt.Errorf("%w: down", ErrEvents)
+	}
+	return log.Offset(e.start), ctx.Err()
+}
+
+// Trim implements [tier.Events]: every node may.
+func (e *Events) Trim(ctx context.Context, to log.Offset) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return fmt.Errorf("%w: down", ErrEvents)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	e.start = max(e.start, min(int(to), len(e.list)))
+	return nil
 }
