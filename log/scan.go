@@ -55,6 +55,14 @@ func (r *scan) recant(h header) bool {
 	return true
 }
 
+// forget takes back the epochs that began at off or later, because one of them is
+// damaged: a raised one would make all that follows look too old.
+func (r *scan) forget(off Offset) {
+	if r.note {
+		r.chain = r.chain.truncate(off)
+	}
+}
+
 // scan reads a segment, notes its batches and its damage, and stops at the first
 // bad bytes that were not known durable.
 func (l *Log) scan(r *scan) error {
@@ -78,6 +86,7 @@ func (l *Log) scan(r *scan) error {
 			if len(r.seg.damage) == 0 && (r.end != r.durable || r.x.headerSum != r.sum) {
 				// Every batch is whole and they follow each other: what is left is an epoch.
 				r.seg.damage = append(r.seg.damage, damage{from: r.seg.base, to: r.durable, position: 0, resume: sc.at, err: errEpoch})
+				r.forget(r.seg.base)
 			}
 		}
 		if r.sealed && r.end >= r.durable {
@@ -85,6 +94,7 @@ func (l *Log) scan(r *scan) error {
 		}
 		if r.groupEnd > r.durable && r.end == r.groupEnd && len(r.seg.damage) == 0 && r.x.headerSum != r.groupSum {
 			r.seg.damage = append(r.seg.damage, damage{from: r.durable, to: r.end, position: max(0, r.durablePos), resume: sc.at, err: errEpoch})
+			r.forget(r.durable)
 		}
 		if r.bounded && r.end >= r.bound {
 			return nil

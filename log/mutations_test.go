@@ -1,0 +1,84 @@
+package log_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestMutations takes guards out one at a time, as testdata/mutations.txt lists
+// them, and expects some test to notice. It compiles the package once for each, so
+// it runs only when CORDWOOD_MUTATE is set, to 1 or to part of a name.
+func TestMutations(t *testing.T) {
+	b, err := os.ReadFile("testdata/mutations.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile(`(?ms)^([^\n|#]+) \| (\S+)\n<<<\n(.*?)\n?===\n(.*?)>>>$`)
+	failing := regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`)
+	only := os.Getenv("CORDWOOD_MUTATE")
+	list := block.FindAllStringSubmatch(string(b), -1)
+	if len(list) < 100 {
+		t.Errorf("got %d guards", len(list))
+	}
+	for _, m := range list {
+		name, file, old, repl := m[1], m[2], m[3], strings.TrimSuffix(m[4], "\n")
+		src, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(src), old); n != 1 {
+			t.Errorf("%s: its text stands %d times in %s", name, n, file)
+			continue
+		}
+		if only == "" || only != "1" && !strings.Contains(name, only) {
+			continue
+		}
+		dir := t.TempDir()
+		abs, err := filepath.Abs(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := filepath.Join(dir, file)
+		if err := os.WriteFile(changed, []byte(strings.Replace(string(src), old, repl, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{abs: changed}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("go", "test", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-timeout=200s", "-short", "-failfast", "-skip", "TestMutations", ".")
+		cmd.Env = append(os.Environ(), "CORDWOOD_MUTATE=")
+		out, err := cmd.CombinedOutput()
+		var seen []string
+		for _, f := range failing.FindAllStringSubmatch(string(out), -1) {
+			seen = append(seen, f[1])
+		}
+		switch {
+		case err == nil:
+			t.Errorf("| %s | NOBODY |", name)
+		case strings.Contains(string(out), "[build failed]"):
+			t.Errorf("%s does not compile:\n%s", name, out)
+		case len(seen) == 0:
+			t.Logf("| %s | %s |", name, last(string(out)))
+		default:
+			t.Logf("| %s | %s |", name, seen[len(seen)-1])
+		}
+	}
+}
+
+func last(s string) string {
+	i := strings.Index(s, "panic: ")
+	if i < 0 {
+		return "fails"
+	}
+	line, _, _ := strings.Cut(s[i:], "\n")
+	return line
+}
