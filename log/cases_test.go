@@ -571,6 +571,42 @@ var cases = map[string]func(t *testing.T){
 		}
 		mustClose(t, l)
 	},
+	"PEBBLE-5142": func(t *testing.T) {
+		src, dst := open(t, logtest.NewFS(1), log.Options{SegmentBytes: 4 << 10}), open(t, logtest.NewFS(2), log.Options{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for i := range 300 {
+				mustAppend(t, src, big(fmt.Sprint(i), i))
+			}
+		})
+		for src.DurableEnd() < 300 || dst.End() < 300 {
+			if err := src.WaitDurable(t.Context(), dst.End()); err != nil {
+				t.Fatal(err)
+			}
+			s, err := src.ReadBelow(t.Context(), dst.End(), src.DurableEnd(), 10_000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := dst.AppendReplicated(s.Bytes()); err != nil {
+				t.Fatal(err)
+			}
+			s.Release()
+		}
+		wg.Wait()
+		if got := values(t, src, 0); len(got) != 300 {
+			t.Errorf("got %d records", len(got))
+		}
+		if _, err := dst.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if a, b := values(t, src, 0), values(t, dst, 0); !slices.Equal(a, b) {
+			t.Errorf("got %d records, want %d", len(b), len(a))
+		}
+		wantSound(t, dst)
+		mustClose(t, src)
+		mustClose(t, dst)
+	},
+	"REDPANDA-7155": TestRepairOvertaken,
 	"KAFKA-18929": func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			fs := logtest.NewFS(1)

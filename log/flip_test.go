@@ -264,7 +264,13 @@ func TestFlipHeaders(t *testing.T) {
 						if len(remove) == 2 && byte/4 == 3 && i < len(logs)-1 {
 							continue // nothing else states the epoch
 						}
-						for _, mask := range []uint8{1, 4} {
+						masks := []uint8{1, 4}
+						if testing.Short() {
+							if masks = masks[:1]; (byte+off)%3 > 0 && byte/4 != 3 {
+								continue
+							}
+						}
+						for _, mask := range masks {
 							fs := image.Fork(logtest.CrashKeepAll)
 							if err := fs.Corrupt(name, int64(at+byte), mask); err != nil {
 								t.Fatal(err)

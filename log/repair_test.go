@@ -446,7 +446,7 @@ func TestRepairCrash(t *testing.T) {
 						break
 					}
 					if testing.Short() {
-						at += 4
+						at += 9
 					}
 				}
 			}
