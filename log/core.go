@@ -110,6 +110,7 @@ type Log struct {
 	spareSeq    uint64        // number of the last spare file
 	freeing     int           // freed files that are not ready yet
 	slotted     bool          // the active file has a durable slot of its base
+	near        nearSlots
 	closing     bool
 	closeDone   chan struct{}
 	closeErr    error
@@ -369,6 +370,7 @@ func (l *Log) fileRound() {
 	l.filing = true
 	r := l.captureLocked()
 	l.slotWrittenLocked(r)
+	l.placeSlotLocked(&r)
 	l.cutTailLocked(r.end)
 	l.tailWhole = r.end == l.end
 	l.mu.Unlock()
@@ -411,6 +413,7 @@ type round struct {
 	sum    uint32
 	slot   slot
 	at     int64 // of the slots, 0 for none
+	near   int64 // of the slot, if it is a near one
 	state  bool  // a slot is to be written
 	use    useNumber
 }
@@ -425,7 +428,7 @@ func (l *Log) captureLocked() round {
 	r.slot = l.slotLocked(r.seg)
 	r.slot.firstAppendMs = first
 	r.slot.sequence, r.slot.end, r.slot.endHeaders = l.slotSeq+1, r.end, r.sum
-	r.state = r.at > 0 && (r.end > l.durable || l.durable > l.stated)
+	r.state = r.at > 0 && (r.end > l.durable || l.durable > l.stated || l.near.leave && r.seg == l.active())
 	if l.disk.journal != nil {
 		r.use = l.disk.journal.use()
 	}
@@ -447,6 +450,10 @@ func (l *Log) filedLocked(r round) bool {
 	l.filed = max(l.filed, r.target)
 	if r.state {
 		l.stated = max(l.stated, r.slot.durable)
+		if r.seg == l.active() {
+			l.near.newest, l.near.next = r.near, 0
+			l.near.leave = l.near.leave && r.near > 0
+		}
 	}
 	if l.growth != 0 && l.growth <= r.target && r.seg == l.active() {
 		l.growth = 0
@@ -514,20 +521,27 @@ func (l *Log) syncActive(r round) error {
 	}
 	defer r.seg.h.release()
 	if r.state {
-		if err := l.writeSlot(f, r.slot, r.at); err != nil {
+		at := r.near
+		if at == 0 {
+			at = r.slot.place(r.at)
+		}
+		if err := l.writeSlotAt(f, r.slot, at); err != nil {
 			return err
 		}
 	}
 	return l.disk.syncFile(f)
 }
 
-func (l *Log) writeSlot(f File, s slot, at int64) error {
+// writeSlot writes that of the two slots at a position whose turn it is.
+func (l *Log) writeSlot(f File, s slot, at int64) error { return l.writeSlotAt(f, s, s.place(at)) }
+
+func (l *Log) writeSlotAt(f File, s slot, at int64) error {
 	b := getBuffer(slotBytes)
 	defer b.put()
 	s.encode((*[slotBytes]byte)(b.b))
 	l.disk.enter()
 	defer l.disk.leave()
-	_, err := f.WriteAt(b.b, at+int64(s.sequence&1)*slotGap)
+	_, err := f.WriteAt(b.b, at)
 	return err
 }
 

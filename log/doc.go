@@ -62,7 +62,7 @@
 //   - NNN.POSITION.cut: a copy of a torn tail, or of damage that was repaired. The
 //     four newest are kept.
 //
-// The active segment is preallocated, and two slots at its end state how far the
+// The active segment is preallocated, and slots behind its batches state how far the
 // log was known durable: see docs/format/log-slots.md. So recovery can tell a torn
 // tail, which it cuts, from damage, which it reports. [Open] lists the steps.
 //

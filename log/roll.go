@@ -94,6 +94,7 @@ func (l *Log) rollGated() error {
 	l.x = newIndex()
 	l.alloc, l.spared, l.stale, l.allocBefore, l.growth = sp.alloc, true, sp.stale, 0, 0
 	l.slotted = false
+	l.near = nearSlots{}
 	l.cutTailLocked(l.end)
 	if l.unsyncedLocked() == nil {
 		l.durable, l.durablePos, l.durableSum = l.end, 0, 0
@@ -180,6 +181,7 @@ func (l *Log) freshActiveLocked() {
 	l.size, l.firstMs = 0, 0
 	l.x = newIndex()
 	l.alloc, l.spared, l.stale, l.allocBefore, l.growth = 0, false, 0, 0, 0
+	l.near = nearSlots{}
 	l.durable, l.durablePos, l.durableSum = l.end, 0, 0
 	l.synced, l.filed = l.writes, l.writes
 	l.stated = l.end

@@ -11,7 +11,7 @@ import (
 // close is gone and there are slots behind. Requires: gate.
 func (l *Log) makeRoom(f File, need int64) error {
 	for {
-		limit, pending := l.roomLimit()
+		limit, pending := l.roomLimit(need)
 		if need <= limit {
 			break
 		}
@@ -28,7 +28,7 @@ func (l *Log) makeRoom(f File, need int64) error {
 	// Grow early, so that a sync that comes anyway makes the new slots durable and
 	// nobody has to wait for one.
 	if l.changed && need > l.alloc-l.alloc/4 && l.alloc < l.o.SegmentBytes {
-		if _, pending := l.roomLimit(); !pending {
+		if _, pending := l.roomLimit(0); !pending {
 			if err := l.grow(f, l.alloc+1); err != nil && !errors.Is(err, ErrDiskFull) {
 				return err
 			}
@@ -37,15 +37,22 @@ func (l *Log) makeRoom(f File, need int64) error {
 	return l.beginChange()
 }
 
-// roomLimit returns up to where batches may be written now. While new slots are
-// not durable yet (pending), that is the old ones.
-func (l *Log) roomLimit() (limit int64, pending bool) {
+// roomLimit returns up to where batches may be written now, of bytes up to need.
+// While new slots are not durable yet (pending), that is the old ones.
+func (l *Log) roomLimit(need int64) (limit int64, pending bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	limit = l.alloc
 	if l.growth != 0 {
-		return l.allocBefore, true
+		limit, pending = l.allocBefore, true
 	}
-	return l.alloc, false
+	if at := l.near.lowest(); at > 0 && at < min(need, limit) {
+		// The next sync writes a slot at the end.
+		l.near.leave, l.near.reach = true, nearRest
+		l.writes++
+		return at, true
+	}
+	return limit, pending
 }
 
 func (l *Log) writesNow() uint64 {
@@ -180,6 +187,7 @@ func (l *Log) rollBack(f File) error {
 	}
 	l.mu.Lock()
 	l.alloc, l.spared, l.stale, l.growth = 0, false, 0, 0
+	l.near = nearSlots{}
 	l.synced, l.filed = l.writes, l.writes
 	l.durable, l.durablePos, l.durableSum = l.end, l.size, l.x.headerSum
 	l.stated = l.active().base

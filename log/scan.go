@@ -260,6 +260,9 @@ func (l *Log) openActive(floor Offset) error {
 			return fmt.Errorf("cut the tail of %s: %w", seg.h.name, err)
 		}
 	}
+	if s.near > l.size {
+		l.near.newest, l.near.leave = s.near, true
+	}
 	l.writes++
 	if l.alloc == 0 && l.size > 0 {
 		if err := l.keepFloor(); err != nil {
@@ -406,6 +409,15 @@ const maxCutBytes = 64 << 20
 
 // blankSlots zeroes the valid slots in b, which starts at position at.
 func (l *Log) blankSlots(b []byte, at, size int64) {
+	for p := at / slotGap * slotGap; p < at+int64(len(b)); p += slotGap {
+		for _, q := range [2]int64{p + nearOffset, p + nearOffset + nearGap} {
+			if q >= at && q+slotBytes <= at+int64(len(b)) {
+				if s, ok := decodeSlot(b[q-at:]); ok && s.id == l.id {
+					clear(b[q-at:][:slotBytes])
+				}
+			}
+		}
+	}
 	for _, p := range slotPositions(size) {
 		for _, q := range [2]int64{p, p + slotGap} {
 			if q >= at && q+slotBytes <= at+int64(len(b)) {

@@ -28,6 +28,12 @@ import "hash/crc32"
 // behind. A step writes slots at the new position; the old ones are overwritten by
 // batches only after the new ones are durable. So recovery finds the durable end
 // whichever step it meets.
+//
+// A sync that has two places of a file to write takes longer than one with a single
+// place. So while appends are small, a slot stands close behind the batches instead,
+// in the first whole 4 KiB there, 3072 bytes from its start or 3584, in turn: near
+// slots. The same holds for them: batches don't overwrite the newest one before
+// another one is durable.
 const (
 	slotMagic   = "CWSL"
 	slotVersion = 1
@@ -36,7 +42,60 @@ const (
 	slotArea    = 2 * slotGap
 	slotFirst   = 64 << 10
 	slotStep    = 64 << 20
+
+	nearOffset = 3072
+	nearGap    = 512
 )
+
+// nearRest is as much as must have been written in one group lately, after a near
+// slot was in the way, that it takes about a hundred small groups until there is
+// another near slot.
+const nearRest = 1 << 20
+
+// nearSlots is what is known of the near slots of the active file.
+type nearSlots struct {
+	newest int64 // position of the newest durable slot, 0 if it stands at the end
+	next   int64 // of the one that is being synced, 0 if there is none
+	leave  bool  // the next slot is to stand at the end
+	reach  int64 // bytes of the largest group lately
+	size   int64 // of batches, when the slot before was written
+}
+
+// lowest returns the position that batches must not reach now, 0 if there is none.
+func (n *nearSlots) lowest() int64 {
+	if n.newest == 0 || n.next != 0 && n.next < n.newest {
+		return n.next
+	}
+	return n.newest
+}
+
+// place returns where the slot stands, of the two at a position.
+func (s *slot) place(at int64) int64 { return at + int64(s.sequence&1)*slotGap }
+
+// nearPlace returns where a near slot stands behind size bytes of batches.
+func (s *slot) nearPlace(size int64) int64 {
+	return (size+slotGap-1)/slotGap*slotGap + nearOffset + int64(s.sequence&1)*nearGap
+}
+
+// placeSlotLocked says where a slot that is going to be written stands: near if the
+// next group will probably not reach it. A log that uses the journal syncs its file
+// too rarely for that. A spare file's first slot must be found without its name.
+func (l *Log) placeSlotLocked(r *round) {
+	if !r.state || r.seg != l.active() {
+		return
+	}
+	group := r.size - l.near.size
+	if group < 0 {
+		group = r.size
+	}
+	l.near.size = r.size
+	l.near.reach = max(group, l.near.reach-l.near.reach/16)
+	at := r.slot.nearPlace(r.size)
+	if l.near.leave || l.marked || l.growth != 0 || l.spared && !l.slotted || at-r.size < l.near.reach || at+slotBytes > r.at {
+		return
+	}
+	r.near, l.near.next = at, at
+}
 
 type slot struct {
 	id            logID
@@ -49,6 +108,8 @@ type slot struct {
 	end           Offset
 	endHeaders    uint32
 	firstAppendMs int64
+
+	near int64 // where it was found, if it is a near one; not stored
 }
 
 func (s *slot) encode(b *[slotBytes]byte) {
@@ -120,16 +181,32 @@ func slotPositions(size int64) []int64 {
 func newestSlot(f File, size int64, id logID, base Offset) (slot, bool, error) {
 	var best slot
 	var found bool
+	look := func(b []byte, near int64) {
+		s, ok := decodeSlot(b)
+		if ok && s.id == id && s.base == base && (!found || s.sequence > best.sequence) {
+			best, found = s, true
+			best.near = near
+		}
+	}
 	var b [slotBytes]byte
 	for _, p := range slotPositions(size) {
 		for i := range int64(2) {
 			if n, err := f.ReadAt(b[:], p+i*slotGap); n < len(b) {
 				return slot{}, false, err
 			}
-			s, ok := decodeSlot(b[:])
-			if ok && s.id == id && s.base == base && (!found || s.sequence > best.sequence) {
-				best, found = s, true
-			}
+			look(b[:], 0)
+		}
+	}
+	buf := getBuffer(int(min(max(size, 0), scanBytes)))
+	defer buf.put()
+	for at := int64(0); at+slotGap <= size; at += scanBytes {
+		b := buf.b[:min(scanBytes, size-at)]
+		if err := readAt(f, b, at); err != nil {
+			return slot{}, false, err
+		}
+		for p := int64(nearOffset); p+nearGap+slotBytes <= int64(len(b)); p += slotGap {
+			look(b[p:], at+p)
+			look(b[p+nearGap:], at+p+nearGap)
 		}
 	}
 	return best, found, nil
