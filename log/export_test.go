@@ -44,3 +44,10 @@ func SyncTogether(d *Disk, logs ...*Log) error {
 
 // FlushLog syncs a log's own file, as the journal has it done in the background.
 func FlushLog(l *Log) bool { return l.flush() }
+
+// JournalPinned returns how many open logs have entries that are needed.
+func JournalPinned(d *Disk) int {
+	d.journal.mu.Lock()
+	defer d.journal.mu.Unlock()
+	return d.journal.pinned
+}

@@ -111,6 +111,7 @@ type journal struct {
 	stuck     map[logID]useRange
 	lost      map[uint32]bool        // lives of which a table is lost
 	old       map[logID][]journalRef // entries of earlier lives
+	pinned    int                    // logs that are open and have needed entries: their files stay open
 	flushing  bool
 	urgent    []*Log // that want to be flushed, whatever the journal needs
 	stats     journalStats
@@ -514,6 +515,7 @@ func (j *journal) pinLocked(l *Log, f *journalFile) {
 	p.high = f.use
 	if p.low == 0 {
 		p.low = f.use
+		j.pinned++
 		f.pins++
 		f.logs = append(f.logs, l)
 	}
@@ -545,6 +547,7 @@ func (j *journal) release(l *Log, low useNumber) {
 	p.low = low
 	if low == 0 {
 		p.high = 0
+		j.pinned--
 		return
 	}
 	if f := j.fileLocked(low); f != nil {
@@ -568,6 +571,7 @@ func (j *journal) abandon(l *Log) {
 	if f := j.fileLocked(p.low); f != nil {
 		f.pins--
 	}
+	j.pinned--
 	r := useRange{p.low, p.high}
 	if before, ok := j.stuck[l.id]; ok {
 		j.countStuckLocked(before, -1)
@@ -579,9 +583,14 @@ func (j *journal) abandon(l *Log) {
 }
 
 // settle says that the entries that Open found for the log are not needed any more.
-func (j *journal) settle(id logID) {
+// A log that has failed keeps them: what it left in this life is among them.
+func (j *journal) settle(l *Log) {
+	id := l.id
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if l.part.stuck {
+		return
+	}
 	delete(j.old, id)
 	if r, ok := j.stuck[id]; ok {
 		j.countStuckLocked(r, -1)
@@ -613,22 +622,22 @@ func (j *journal) wantFlushLocked() bool {
 }
 
 // oldestLocked returns the file with the oldest needed entries of open logs, if more
-// than keep bytes are needed.
+// than keep bytes are needed, or by so many logs that their descriptors are too many.
 func (j *journal) oldestLocked(keep int64) *journalFile {
 	var first *journalFile
 	var bytes int64
 	for _, f := range j.files {
-		if f.free || f == j.cur || f.use.life() != j.identity.life {
+		if f.free || f.use.life() != j.identity.life {
 			continue
 		}
 		if first == nil && f.pins > 0 {
 			first = f
 		}
-		if first != nil {
+		if first != nil && f != j.cur {
 			bytes += f.size
 		}
 	}
-	if bytes > keep {
+	if bytes > keep || j.pinned > j.d.o.OpenFiles/2 {
 		return first
 	}
 	return nil

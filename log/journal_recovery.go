@@ -1,7 +1,6 @@
 package log
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -351,7 +350,7 @@ func (j *journal) misses(id journalID, life uint32) bool {
 }
 
 // replayJournal puts what the journal holds of the log into its segments, durably.
-// It can be done again. Batches that are whole stay as they are.
+// It can be done again.
 func (l *Log) replayJournal() error {
 	j := l.disk.journal
 	if l.o.ReadOnly {
@@ -375,7 +374,7 @@ func (l *Log) replayJournal() error {
 			l.unsure = l.unsure || r.e.generation > l.meta.generation
 			continue
 		}
-		whole, changed, seg, err := l.replayEntry(r)
+		whole, seg, err := l.replayEntry(r)
 		if err != nil {
 			return fmt.Errorf("replay of %s into %s: %w", r.file.name, l.dir, err)
 		}
@@ -392,7 +391,7 @@ func (l *Log) replayJournal() error {
 		if seg != nil && seg == l.active() && r.e.end > l.lastEntry.end {
 			l.lastEntry = r.e
 		}
-		if changed && !slices.Contains(touched, seg) {
+		if whole && seg != nil && !slices.Contains(touched, seg) {
 			touched = append(touched, seg)
 		}
 	}
@@ -405,7 +404,7 @@ func (l *Log) replayJournal() error {
 }
 
 // replayEntry puts the bytes of one entry into its segment, if that is there.
-func (l *Log) replayEntry(r journalRef) (whole, changed bool, seg *segment, err error) {
+func (l *Log) replayEntry(r journalRef) (whole bool, seg *segment, err error) {
 	for _, s := range l.segs {
 		if s.base == r.e.segment {
 			seg = s
@@ -415,30 +414,25 @@ func (l *Log) replayEntry(r journalRef) (whole, changed bool, seg *segment, err 
 	defer buf.put()
 	jf, err := l.fs.Open(r.file.name, false)
 	if err != nil {
-		return false, false, seg, err
+		return false, seg, err
 	}
 	err = readAt(jf, buf.b, r.at)
 	if err = errors.Join(err, jf.Close()); err != nil {
-		return false, false, seg, err
+		return false, seg, err
 	}
 	if crcUpdate(0, buf.b) != r.e.sum {
-		return false, false, seg, nil
+		return false, seg, nil
 	}
 	if seg == nil {
-		return true, false, nil, nil
+		return true, nil, nil
 	}
 	f, err := seg.h.acquire()
 	if err != nil {
-		return true, false, seg, err
+		return true, seg, err
 	}
 	defer seg.h.release()
-	there := getBuffer(int(r.e.size))
-	defer there.put()
-	if err := readAt(f, there.b, r.e.position); err == nil && bytes.Equal(there.b, buf.b) {
-		return true, false, seg, nil
-	} else if err != nil && !errors.Is(err, errShort) {
-		return true, false, seg, err
-	}
+	// Also if the bytes are there: after a failed sync they may be in memory only, and
+	// no other sync would write them.
 	_, err = f.WriteAt(buf.b, r.e.position)
-	return true, true, seg, err
+	return true, seg, err
 }

@@ -29,7 +29,12 @@ func (l *Log) makeRoom(f File, need int64) error {
 	// nobody has to wait for one.
 	if l.changed && need > l.alloc-l.alloc/4 && l.alloc < l.o.SegmentBytes {
 		if _, pending := l.roomLimit(0); !pending {
-			if err := l.grow(f, l.alloc+1); err != nil && !errors.Is(err, ErrDiskFull) {
+			// The journal leaves such syncs to the background: fewer and larger steps.
+			to := l.alloc + 1
+			if l.marked {
+				to = max(to, min(2*to, l.o.SegmentBytes))
+			}
+			if err := l.grow(f, to); err != nil && !errors.Is(err, ErrDiskFull) {
 				return err
 			}
 		}

@@ -213,7 +213,7 @@ func (l *Log) forgetJournal() {
 		l.journaled = 0
 		l.mu.Unlock()
 		j.release(l, 0)
-		j.settle(l.id)
+		j.settle(l)
 	}
 }
 

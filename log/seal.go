@@ -125,7 +125,7 @@ func (l *Log) seal(s *sealing) error {
 		return l.failUntold("cut "+s.seg.h.name, err)
 	}
 	if j := l.disk.journal; j != nil && err == nil {
-		j.settle(l.id) // what earlier lives have left of it is of this segment or lower ones
+		j.settle(l) // what earlier lives have left of it is of this segment or lower ones
 	}
 	l.mu.Lock()
 	if i := slices.Index(l.sealings, s); i >= 0 {
