@@ -40,6 +40,13 @@ func (p *place) finding(f tier.Finding) finding {
 	return out
 }
 
+func verdict(findings int) string {
+	if findings == 0 {
+		return "clean\n"
+	}
+	return fmt.Sprintf("%d findings\n", findings)
+}
+
 func printFindings(w io.Writer, findings []finding) error {
 	for _, f := range findings {
 		lost := ""
@@ -54,7 +61,7 @@ func printFindings(w io.Writer, findings []finding) error {
 }
 
 func auditFlags(f *flag.FlagSet, o *options) {
-	f.StringVar(&o.depth, "depth", "bytes", "how much to read of each object: `names`, tails or bytes")
+	f.StringVar(&o.depth, "depth", "bytes", "how `much` to read of each object: names, tails or bytes")
 }
 
 // runAudit compares tier log and store.
@@ -96,14 +103,9 @@ func runAudit(ctx context.Context, o *options) (_ int, err error) {
 	if o.json {
 		err = o.print(out)
 	} else {
-		_, err = fmt.Fprintf(o.stdout, "%d partitions, %d ranges with %.1f MB of records in %d objects, %d unfinished uploads or deletions, %d events\n",
-			r.Partitions, r.Ranges, float64(r.Bytes)/1e6, r.Objects, r.Pending, r.Events)
-		verdict := "clean\n"
-		if !r.Clean() {
-			verdict = fmt.Sprintf("%d findings\n", len(r.Findings))
-		}
-		_, werr := io.WriteString(o.stdout, verdict)
-		err = errors.Join(err, printFindings(o.stdout, out.Findings), werr)
+		_, err = fmt.Fprintf(o.stdout, "%d partitions, %d ranges with %.1f MB of records in %d objects, %d unfinished uploads or deletions, %d events\n%s",
+			r.Partitions, r.Ranges, float64(r.Bytes)/1e6, r.Objects, r.Pending, r.Events, verdict(len(r.Findings)))
+		err = errors.Join(err, printFindings(o.stdout, out.Findings))
 	}
 	if err != nil || r.Clean() {
 		return statusClean, err
@@ -143,7 +145,8 @@ func auditAlone(ctx context.Context, o *options, p *place, depth tier.AuditDepth
 	if o.json {
 		err = o.print(out)
 	} else {
-		_, err = fmt.Fprintf(o.stdout, "%d partitions, %d objects in their chains, %d beside; without -dir what was deleted is not known\n", out.Partitions, out.Objects, out.Spare)
+		_, err = fmt.Fprintf(o.stdout, "%d partitions, %d objects in their chains, %d beside; without -dir what was deleted is not known\n%s",
+			out.Partitions, out.Objects, out.Spare, verdict(len(out.Findings)))
 		err = errors.Join(err, printFindings(o.stdout, out.Findings))
 	}
 	if err != nil || out.Clean {
@@ -168,6 +171,9 @@ func runSweep(ctx context.Context, o *options) (_ int, err error) {
 	if o.dir == "" {
 		return 0, errors.New("sweep needs -dir: only the tier log knows which objects are nobody's")
 	}
+	if o.minAge < 0 {
+		return 0, fmt.Errorf("-min-age %v is negative", o.minAge)
+	}
 	p, err := o.open(ctx, !o.dryRun)
 	if err != nil {
 		return 0, err
@@ -185,7 +191,7 @@ func runSweep(ctx context.Context, o *options) (_ int, err error) {
 		return 0, err
 	}
 	age := o.minAge
-	if age <= 0 {
+	if age == 0 {
 		age = -1
 	}
 	r, err := tier.SweepStopped(ctx, p.store, p.prefix, audit, known, tier.SweepOptions{DryRun: o.dryRun, MinAge: age})
@@ -234,7 +240,13 @@ func runSweep(ctx context.Context, o *options) (_ int, err error) {
 
 func restoreFlags(f *flag.FlagSet, o *options) {
 	f.StringVar(&o.out, "out", "", "`directory` for the restored logs, one below it for each partition")
-	f.Int64Var(&o.to, "to", 0, "restore records below this `offset` (default: all)")
+	f.Func("to", "restore batches that end at or below this `offset` (default: all)", func(s string) (err error) {
+		o.to, err = parseOffset(s)
+		if err == nil && o.to == 0 {
+			err = errors.New("nothing is below it")
+		}
+		return err
+	})
 	f.StringVar(&o.partition, "partition", "", "restore this `partition` only, as ls names it")
 	f.BoolVar(&o.force, "force", false, "restore although a cluster may be at work on the store")
 }
@@ -255,9 +267,6 @@ type restored struct {
 func runRestore(ctx context.Context, o *options) (_ int, err error) {
 	if o.out == "" {
 		return 0, errors.New("restore needs -out")
-	}
-	if o.to < 0 {
-		return 0, fmt.Errorf("-to %d is no offset", o.to)
 	}
 	p, err := o.open(ctx, false)
 	if err != nil {
@@ -316,7 +325,7 @@ func runRestore(ctx context.Context, o *options) (_ int, err error) {
 func (o *options) restore(ctx context.Context, p *place, c *tier.Chain) (r restored, err error) {
 	dir := filepath.Join(o.out, c.Partition.String())
 	if _, err := os.Stat(dir); err == nil {
-		return r, fmt.Errorf("%s is there already", dir)
+		return r, fmt.Errorf("%s is there already: remove it, or name another -out", dir)
 	}
 	l, err := log.Open(ctx, filepath.ToSlash(dir), log.Options{Partition: c.Partition})
 	if err != nil {
@@ -411,6 +420,9 @@ var errEnough = errors.New("enough")
 
 // runCat prints the values of records in the store, each followed by a newline.
 func runCat(ctx context.Context, o *options) (_ int, err error) {
+	if o.n < 0 {
+		return 0, fmt.Errorf("-n %d is negative", o.n)
+	}
 	p, err := o.open(ctx, false)
 	if err != nil {
 		return 0, err

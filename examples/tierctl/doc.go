@@ -7,13 +7,15 @@
 //	tierctl cat     (-dir D | -store DIR | -s3 URL) [-n N] [-partition P] OFFSET
 //
 // -dir is the directory of a quickstart: nodes in D/node1, D/node2, …, the store in
-// D/store (or where -store or -s3 says). The nodes must be stopped. The tier log of
+// D/store (or where -store or -s3 says). The nodes must be stopped; a torn tail of
+// their tier log is cut as at a start, and nothing else is changed in them. The tier log of
 // the replica that would lead says what must be in the store, and audit compares:
 // missing, cut, damaged and unknown objects, and the offsets that are lost by them.
 // Without -dir there is the store alone: what its objects say of themselves.
 //
 // restore writes one log directory for each partition below OUT from the store alone,
-// up to an offset. It refuses while a cluster is at work on the store (it says so there
+// up to an offset: batches stay whole, so the end, which is printed, may lie below it.
+// What an interrupted restore leaves in OUT must be removed by hand. It refuses while a cluster is at work on the store (it says so there
 // each minute; ten minutes after the last time it counts as gone), unless -force.
 // sweep deletes objects of known partitions that no tier log knows, and spares those
 // younger than -min-age.
@@ -21,7 +23,7 @@
 // An s3 URL is s3://[KEY:SECRET@][HOST[:PORT]/]BUCKET[/PREFIX][?region=R&plaintext=1];
 // without keys in it they are looked for where Amazon's tools do.
 //
-// Output is a table, or with -json one object on one line. Exit status: 0 all is
+// Output, except that of cat, is a table, or with -json one object on one line. Exit status: 0 all is
 // well, 1 something was found (or could not be deleted or restored whole), 2 it could
 // not be done.
 package main

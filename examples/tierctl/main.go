@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -51,19 +52,27 @@ type options struct {
 type command struct {
 	name  string
 	flags func(*flag.FlagSet, *options)
+	json  bool // prints JSON on request
 	args  int
 	run   func(context.Context, *options) (int, error)
 }
 
 var commands = []command{
-	{"audit", auditFlags, 0, runAudit},
-	{"sweep", sweepFlags, 0, runSweep},
-	{"restore", restoreFlags, 0, runRestore},
-	{"ls", func(*flag.FlagSet, *options) {}, 0, runList},
-	{"cat", catFlags, 1, runCat},
+	{"audit", auditFlags, true, 0, runAudit},
+	{"sweep", sweepFlags, true, 0, runSweep},
+	{"restore", restoreFlags, true, 0, runRestore},
+	{"ls", func(*flag.FlagSet, *options) {}, true, 0, runList},
+	{"cat", catFlags, false, 1, runCat},
 }
 
-const usage = "usage: tierctl audit|sweep|restore|ls|cat (-dir D | -store DIR | -s3 URL) [flags]\n"
+const usage = `usage: tierctl audit|sweep|restore|ls|cat (-dir D | -store DIR | -s3 URL) [flags]
+  audit    compare the store with the tier log of stopped nodes
+  sweep    delete objects that no tier log knows
+  restore  write log directories from the store alone
+  ls       list the objects
+  cat      print values from an offset on
+tierctl CMD -help lists the flags of a command
+`
 
 // run runs the program and returns its exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -72,7 +81,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return statusFailed
 	}
 	if slices.Contains([]string{"-h", "-help", "--help", "help"}, args[0]) {
-		fmt.Fprint(stderr, usage, "tierctl CMD -help lists the flags of a command\n")
+		fmt.Fprint(stderr, usage)
 		return statusClean
 	}
 	i := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
@@ -87,8 +96,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.dir, "dir", "", "`directory` with stopped nodes in node1, node2, … and the store in store")
 	flags.StringVar(&o.store, "store", "", "`directory` of the object store")
 	flags.StringVar(&o.s3, "s3", "", "`URL` of the object store: s3://[KEY:SECRET@][HOST[:PORT]/]BUCKET[/PREFIX][?region=R&plaintext=1]")
-	flags.StringVar(&o.prefix, "prefix", "", "what the cluster's keys begin with, / for nothing (default: looked for)")
-	flags.BoolVar(&o.json, "json", false, "print one JSON object on one line")
+	flags.StringVar(&o.prefix, "prefix", "", "what the cluster's keys `begin` with, / for nothing (default: looked for)")
+	if c.json {
+		flags.BoolVar(&o.json, "json", false, "print one JSON object on one line")
+	}
 	c.flags(flags, &o)
 	rest := args[1:]
 	var positional []string
@@ -114,8 +125,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return statusFailed
 	}
 	if c.args > 0 {
-		if _, err := fmt.Sscanf(positional[0]+"\n", "%d\n", &o.offset); err != nil || o.offset < 0 {
-			fmt.Fprintf(stderr, "tierctl: %q is no offset\n", positional[0])
+		var err error
+		if o.offset, err = parseOffset(positional[0]); err != nil {
+			fmt.Fprintf(stderr, "tierctl: %v\n", err)
 			return statusFailed
 		}
 	}
@@ -128,6 +140,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return statusFailed
 	}
 	return status
+}
+
+func parseOffset(s string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%q is no offset", s)
+	}
+	return n, nil
 }
 
 // print writes v as one line of JSON.

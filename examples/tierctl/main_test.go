@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cordwood-io/cordwood"
+	"github.com/cordwood-io/cordwood/log"
 	"github.com/cordwood-io/cordwood/tier"
 	"github.com/cordwood-io/cordwood/tier/dirstore"
 )
@@ -212,7 +213,8 @@ func TestBadInput(t *testing.T) {
 		{}, {"frob"}, {"audit"}, {"audit", "-dir", filepath.Join(empty, "none")}, {"audit", "-store", empty}, {"audit", "-dir", empty, "x"},
 		{"audit", "-store", empty, "-s3", "s3://b"}, {"audit", "-s3", "http://b"}, {"cat", "-store", empty}, {"cat", "-store", empty, "x1"},
 		{"cat", "-store", empty, "-5"}, {"restore", "-store", empty}, {"restore", "-store", empty, "-out", "x", "-to", "-1"},
-		{"sweep", "-store", empty}, {"audit", "-depth", "deep", "-store", empty},
+		{"sweep", "-store", empty}, {"audit", "-depth", "deep", "-store", empty}, {"cat", "-json", "-store", empty, "0"},
+		{"restore", "-store", empty, "-out", "x", "-to", "0"}, {"restore", "-store", empty, "-out", "x", "-to", "5x"},
 	} {
 		status, stdout, stderr := tierctl(t, args...)
 		if status != statusFailed || stdout != "" || stderr == "" {
@@ -222,6 +224,42 @@ func TestBadInput(t *testing.T) {
 	entries, err := os.ReadDir(empty)
 	if err != nil || len(entries) != 0 {
 		t.Errorf("a look made files: %v, %v", entries, err)
+	}
+}
+
+// TestMistakes says what is wrong in the words of who made the mistake.
+func TestMistakes(t *testing.T) {
+	dir := cluster(t)
+	store := filepath.Join(dir, "store")
+	elsewhere := t.TempDir()
+	if err := os.CopyFS(filepath.Join(elsewhere, "node1"), os.DirFS(filepath.Join(dir, "node1"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"has no directories of nodes", []string{"audit", "-dir", filepath.Join(dir, "node1")}},
+		{"name the store by -store or -s3", []string{"audit", "-dir", elsewhere}},
+		{`with prefix "other"`, []string{"ls", "-prefix", "other", "-store", store}},
+		{`with prefix "/"`, []string{"ls", "-prefix", "/", "-store", store}},
+		{"-min-age -5m0s is negative", []string{"sweep", "-min-age", "-5m", "-dir", dir}},
+		{"-n -3 is negative", []string{"cat", "-n", "-3", "-dir", dir, "0"}},
+		{`"0x10" is no offset`, []string{"cat", "-dir", dir, "0x10"}},
+		{`no partition "lines"`, []string{"cat", "-partition", "lines", "-dir", dir, "0"}},
+	} {
+		status, stdout, stderr := tierctl(t, c.args...)
+		if status != statusFailed || stdout != "" || !strings.Contains(stderr, c.want) {
+			t.Errorf("tierctl %q: status %d, want %q\n%s%s", c.args, status, c.want, stdout, stderr)
+		}
+	}
+	lock, err := log.OSFS{}.Lock(filepath.ToSlash(filepath.Join(dir, "node1", "lock")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if status, _, stderr := tierctl(t, "audit", "-dir", dir); status != statusFailed || !strings.Contains(stderr, "stop the cluster first") {
+		t.Errorf("beside a node that runs: status %d, %s", status, stderr)
 	}
 }
 

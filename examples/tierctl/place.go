@@ -42,6 +42,12 @@ func (o *options) open(ctx context.Context, writes bool) (_ *place, err error) {
 	case o.dir != "" && o.store == "" && o.s3 == "":
 		storeDir = filepath.Join(o.dir, "store")
 	}
+	var nodes []string
+	if o.dir != "" {
+		if nodes, err = nodeDirs(o.dir); err != nil {
+			return nil, err
+		}
+	}
 	if o.s3 != "" {
 		so, err := s3store.ParseURL(o.s3)
 		if err != nil {
@@ -54,7 +60,11 @@ func (o *options) open(ctx context.Context, writes bool) (_ *place, err error) {
 		}
 		p.store, p.close = s, func() error { s.Close(); return nil }
 	} else {
-		if p.store, err = dirstore.Open(filepath.ToSlash(storeDir), dirstore.Options{ReadOnly: !writes}); err != nil {
+		p.store, err = dirstore.Open(filepath.ToSlash(storeDir), dirstore.Options{ReadOnly: !writes})
+		if errors.Is(err, fs.ErrNotExist) && o.store == "" {
+			return nil, fmt.Errorf("%s is not there: name the store by -store or -s3", storeDir)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -69,11 +79,11 @@ func (o *options) open(ctx context.Context, writes bool) (_ *place, err error) {
 	if o.dir == "" {
 		return p, nil
 	}
-	nodes, err := nodeDirs(o.dir)
-	if err != nil {
-		return nil, err
+	p.stopped, err = cordwood.OpenStopped(ctx, nodes, cordwood.StoppedOptions{})
+	if errors.Is(err, cordwood.ErrDirectoryInUse) {
+		return nil, fmt.Errorf("a node of %s runs: stop the cluster first", o.dir)
 	}
-	if p.stopped, err = cordwood.OpenStopped(ctx, nodes, cordwood.StoppedOptions{}); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	closeStore := p.close
@@ -108,10 +118,17 @@ func nodeDirs(dir string) ([]string, error) {
 // findPrefix returns the prefix that was given, or where there is an owner object.
 func (o *options) findPrefix(ctx context.Context, s tier.ObjectStore) (string, error) {
 	if o.prefix != "" {
-		if p := strings.Trim(o.prefix, "/"); p != "" {
-			return p, tier.CheckKey(p)
+		p := strings.Trim(o.prefix, "/")
+		if p != "" {
+			if err := tier.CheckKey(p); err != nil {
+				return "", err
+			}
 		}
-		return "", nil
+		_, err := s.Head(ctx, tier.OwnerKey(p))
+		if errors.Is(err, tier.ErrNotFound) {
+			err = fmt.Errorf("no cluster has written to this store with prefix %q (no owner object)", o.prefix)
+		}
+		return p, err
 	}
 	for _, p := range prefixes {
 		_, err := s.Head(ctx, tier.OwnerKey(p))
@@ -122,7 +139,7 @@ func (o *options) findPrefix(ctx context.Context, s tier.ObjectStore) (string, e
 			return "", err
 		}
 	}
-	return "", errors.New("no cluster has written to this store (no owner object); if its keys have a prefix, name it by -prefix")
+	return "", errors.New("no cluster has written to this store (no owner object); if there is one and its keys have a prefix, name it by -prefix")
 }
 
 // name returns how a partition is called: by its topic's name if that is known.
