@@ -92,6 +92,12 @@ func (l *Log) recover(ctx context.Context) error {
 	if l.o.ReadOnly && l.meta.pending != changeNone {
 		return fmt.Errorf("%w: %s has a change under way that must be finished first", ErrOpenedReadOnly, l.dir)
 	}
+	if l.meta.pending != changeNone {
+		// If the process alone died, what says so may be in memory only.
+		if err := l.disk.syncDir(l.dir); err != nil {
+			return err
+		}
+	}
 	if l.meta.pending == changeReset {
 		m, err := finishReset(l.fs, l.dir, l.meta)
 		if err != nil {
@@ -143,6 +149,13 @@ func (l *Log) recover(ctx context.Context) error {
 		l.changed = true
 	case err != nil:
 		return err
+	}
+	if !l.o.ReadOnly {
+		// The names of the last segments need not be durable yet. Under their older ones
+		// they are found by their marks, which may be cut off now.
+		if err := l.disk.syncDir(l.dir); err != nil {
+			return err
+		}
 	}
 	if err := l.replayJournal(); err != nil {
 		return err
@@ -342,7 +355,7 @@ func (l *Log) redoTruncation(bases []Offset) ([]Offset, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finish truncation of %s: %w", l.dir, err)
 	}
-	if err := l.finishTruncation(seg, size); err != nil {
+	if err := l.finishTruncation(seg, size, false); err != nil {
 		return nil, fmt.Errorf("finish truncation of %s: %w", l.dir, err)
 	}
 	m := l.meta

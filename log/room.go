@@ -181,9 +181,12 @@ func (l *Log) rollBack(f File) error {
 	}
 	defer l.freeSync()
 	name := l.active().h.name
-	l.disk.enter()
-	err := f.Truncate(l.size)
-	l.disk.leave()
+	err := l.nameActive()
+	if err == nil {
+		l.disk.enter()
+		err = f.Truncate(l.size)
+		l.disk.leave()
+	}
 	if err == nil {
 		err = l.disk.syncFile(f)
 	}
@@ -205,6 +208,15 @@ func (l *Log) rollBack(f File) error {
 		l.active().h.release()
 	}
 	return nil
+}
+
+// nameActive makes the name of the active file durable, before the mark goes by which
+// it is found under its older one. Requires: gate.
+func (l *Log) nameActive() error {
+	if !l.spared {
+		return nil
+	}
+	return l.disk.syncDir(l.dir)
 }
 
 // beginChange removes the marker of a clean close, durably. Requires: gate.

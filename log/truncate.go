@@ -175,8 +175,10 @@ func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 	l.end = r.end
 	l.chain = l.chain.truncate(r.end)
 	l.producers = r.producers
+	durable := min(l.durable, r.end)
 	l.freshActiveLocked()
 	l.size, l.x = r.size, r.x
+	l.durable = durable // until what stays is synced
 	l.durablePos, l.durableSum = r.size, r.x.headerSum
 	if l.size > 0 {
 		l.firstMs = nowMs()
@@ -200,9 +202,13 @@ func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 	for _, s := range gone {
 		s.h.drop()
 	}
-	if err := l.finishTruncation(active, r.size); err != nil {
+	if err := l.finishTruncation(active, r.size, !atomic); err != nil {
 		return 0, l.fail("truncate "+l.dir, err)
 	}
+	l.mu.Lock()
+	l.durable = r.end
+	l.wakeLocked(&l.durMoved)
+	l.mu.Unlock()
 	if !atomic {
 		return r.end, nil
 	}
@@ -238,19 +244,20 @@ func (l *Log) damagedIn(segs []*segment) bool {
 }
 
 // finishTruncation cuts the file and removes what lies behind it, last first. It
-// can be done again. The names are durable when it returns.
-func (l *Log) finishTruncation(active *segment, size int64) error {
+// can be done again. The names are durable when it returns. With first they are so
+// before the file is cut: else a crash would leave what followed the part that goes,
+// or, with its mark cut off, the file under the older name of a spare one.
+func (l *Log) finishTruncation(active *segment, size int64, first bool) error {
 	names, err := l.fs.List(l.dir)
 	if err != nil {
 		return err
 	}
-	sealed := false
 	for _, name := range slices.Backward(names) {
 		base, suffix, ok := parseName(name)
 		if !ok {
 			continue
 		}
-		sealed = sealed || base == active.base && suffix == sealSuffix
+		first = first || base == active.base && suffix == sealSuffix
 		switch {
 		case base > active.base && suffix != cutSuffix,
 			base == active.base && (suffix == indexSuffix || suffix == timeIndexSuffix || suffix == txnIndexSuffix || suffix == sealSuffix):
@@ -259,8 +266,8 @@ func (l *Log) finishTruncation(active *segment, size int64) error {
 			}
 		}
 	}
-	if sealed {
-		// It says more than the file is about to hold.
+	if first {
+		// Also if there was a seal: it says more than the file is about to hold.
 		if err := l.disk.syncDir(l.dir); err != nil {
 			return err
 		}

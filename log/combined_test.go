@@ -1,0 +1,250 @@
+package log_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cordwood-io/cordwood/log"
+	"github.com/cordwood-io/cordwood/log/logtest"
+)
+
+// heldRolls returns a log that has rolled twice, into recycled files, of which no
+// name has become durable: the files beside sealed segments have found no room. All
+// its records are acknowledged.
+func heldRolls(t *testing.T, fs *logtest.FS, o log.Options) (*log.Log, []string) {
+	t.Helper()
+	l := open(t, fs, o)
+	var want []string
+	add := func(s string) { mustAppend(t, l, s); want = append(want, s) }
+	for range 3 {
+		mustAppend(t, l, "gone")
+		if err := l.Roll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		rest(l)
+	}
+	if err := l.TrimTo(t.Context(), l.End()); err != nil {
+		t.Fatal(err)
+	}
+	rest(l)
+	add("first")
+	fs.OnOp(func(op logtest.Op) error {
+		if op.Kind == logtest.OpCreate && !strings.Contains(op.Path, "spare") {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	for i := range 2 {
+		if err := l.Roll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		add(fmt.Sprint("in segment ", i+1))
+	}
+	rest(l)
+	if n := l.Stats().Recycled; n != 2 {
+		t.Fatalf("%d files were recycled", n)
+	}
+	return l, want
+}
+
+func wantValues(t *testing.T, fs *logtest.FS, o log.Options, want []string) {
+	t.Helper()
+	l := open(t, fs, o)
+	defer mustClose(t, l)
+	if r := l.Recovery(); r.Lossy {
+		t.Errorf("got %+v", r)
+	}
+	if got := values(t, l, l.Start()); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestUnsyncedNameRecovery: a log whose process has died is opened while the names of
+// its newest segments are not durable, and that recovery dies with the machine. It
+// cuts the marks off by which the files are found under their older names.
+func TestUnsyncedNameRecovery(t *testing.T) {
+	for at := int64(1); ; at++ {
+		fs := logtest.NewFS(1)
+		old, want := heldRolls(t, fs, log.Options{})
+		fs.OnOp(nil)
+		fs = fs.Kill()
+		mustCloseDead(old)
+		from := fs.Changes()
+		fs.OnOp(func(op logtest.Op) error {
+			if op.Kind.Changes() && op.Changed-from >= at {
+				fs.PowerOff()
+			}
+			return nil
+		})
+		l, err := log.Open(t.Context(), "/data/p", log.Options{FS: fs})
+		for _, mode := range []logtest.CrashMode{logtest.CrashLoseAll, logtest.CrashLoseSome(uint64(at))} {
+			wantValues(t, fs.Crash(mode), log.Options{}, want)
+		}
+		if t.Failed() {
+			t.Fatalf("recovery died at change %d; trace:\n%s", at, fs.Trace())
+		}
+		if err == nil {
+			mustCloseDead(l)
+			return
+		}
+	}
+}
+
+// TestUnsyncedNameRollBack: the same, when a write is taken back.
+func TestUnsyncedNameRollBack(t *testing.T) {
+	for _, parts := range []int{1, 3} {
+		for at := int64(1); ; at++ {
+			fs := logtest.NewFS(1)
+			o := log.Options{SegmentBytes: 20 << 10}
+			l, want := heldRolls(t, fs, o)
+			var b []byte
+			for range parts {
+				b = append(b, plain(big("more", 9000))...)
+			}
+			writes, from := 0, fs.Changes()
+			fs.OnOp(func(op logtest.Op) error {
+				if op.Kind.Changes() && op.Changed-from >= at {
+					fs.PowerOff()
+				}
+				if op.Kind == logtest.OpCreate && !strings.Contains(op.Path, "spare") {
+					return syscall.ENOSPC
+				}
+				if op.Kind == logtest.OpWrite && op.Len > 9000 {
+					if writes++; writes == max(1, parts-1) {
+						return syscall.ENOSPC
+					}
+				}
+				return nil
+			})
+			_, err := l.Write(0, b)
+			done := !fs.Crashed()
+			for _, mode := range []logtest.CrashMode{logtest.CrashLoseAll, logtest.CrashLoseSome(uint64(at))} {
+				image := fs.Crash(mode)
+				image.OnOp(nil)
+				n := open(t, image, o)
+				if r := n.Recovery(); r.Lossy {
+					t.Errorf("got %+v", r)
+					mustClose(t, n)
+					continue
+				}
+				got := values(t, n, n.Start())
+				if len(got) < len(want) || fmt.Sprint(got[:len(want)]) != fmt.Sprint(want) {
+					t.Errorf("got %.60q, want %q", got, want)
+				}
+				mustClose(t, n)
+			}
+			mustCloseDead(l)
+			if t.Failed() {
+				t.Fatalf("parts %d, died at change %d: %v; trace:\n%s", parts, at, err, fs.Trace())
+			}
+			if done {
+				break
+			}
+		}
+	}
+}
+
+// TestTruncatedNotYetDurable: what a truncation leaves counts as durable when it is
+// synced, not before.
+func TestTruncatedNotYetDurable(t *testing.T) {
+	fs := logtest.NewFS(1)
+	l := open(t, fs, log.Options{})
+	mustAppend(t, l, "durable")
+	for range 3 {
+		if _, err := l.Write(0, plain("written")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	looked := false
+	fs.OnOp(func(op logtest.Op) error {
+		if op.Kind == logtest.OpTruncate {
+			looked = true
+			if d := l.DurableEnd(); d != 1 {
+				t.Errorf("durable end %d before the sync", d)
+			}
+		}
+		return nil
+	})
+	if _, err := l.TruncateTo(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	if d := l.DurableEnd(); d != 3 || !looked {
+		t.Errorf("durable end %d, looked %v", d, looked)
+	}
+	fs.OnOp(nil)
+	mustClose(t, l)
+}
+
+// TestUnsyncedTruncation: the process dies in a truncation or a reset, the log is
+// opened, and that recovery dies with the machine.
+func TestUnsyncedTruncation(t *testing.T) {
+	calls := map[string]func(l *log.Log) error{
+		"truncate": func(l *log.Log) error { _, err := l.TruncateTo(context.Background(), 2); return err },
+		"reset":    func(l *log.Log) error { return l.Reset(context.Background(), 2, nil, nil) },
+	}
+	for name, call := range calls {
+		for first := int64(1); ; first++ {
+			var done bool
+			for at := int64(1); ; at++ {
+				fs := logtest.NewFS(1)
+				l := open(t, fs, log.Options{})
+				want := []string{"a", "b", "c", "d"}
+				for _, s := range append(slices.Clone(want), "e", "f") {
+					mustAppend(t, l, s)
+				}
+				if _, err := l.TruncateTo(t.Context(), 4); err != nil {
+					t.Fatal(err)
+				}
+				from := fs.Changes()
+				die := func(op logtest.Op) error {
+					if op.Kind.Changes() && op.Changed-from >= first {
+						return logtest.ErrCrashed
+					}
+					return nil
+				}
+				fs.OnOp(die)
+				done = call(l) == nil
+				fs.OnOp(nil)
+				fs = fs.Kill()
+				mustCloseDead(l)
+				from = fs.Changes()
+				fs.OnOp(func(op logtest.Op) error {
+					if op.Kind.Changes() && op.Changed-from >= at {
+						fs.PowerOff()
+					}
+					return nil
+				})
+				n, err := log.Open(t.Context(), "/data/p", log.Options{FS: fs})
+				after := fs.Crash(logtest.CrashLoseAll)
+				if err == nil {
+					mustCloseDead(n)
+				}
+				n, oerr := log.Open(t.Context(), "/data/p", log.Options{FS: after})
+				if oerr != nil {
+					t.Fatal(oerr)
+				}
+				if r := n.Recovery(); r.Lossy || n.End() != 2 && n.End() != 4 || n.DurableEnd() != n.End() || done && n.End() != 2 {
+					t.Errorf("%s died at change %d, recovery at %d: got %+v, %v", name, first, at, r, r.Corruption)
+				} else if n.Start() == 0 && n.LocalStart() == 0 {
+					if got := values(t, n, 0); !slices.Equal(got, want[:n.End()]) {
+						t.Errorf("got %q", got)
+					}
+				}
+				mustClose(t, n)
+				if t.Failed() {
+					t.Fatalf("trace:\n%s", after.Trace())
+				}
+				if err == nil {
+					break
+				}
+			}
+			if done {
+				break
+			}
+		}
+	}
+}
