@@ -248,3 +248,99 @@ func TestUnsyncedTruncation(t *testing.T) {
 		}
 	}
 }
+
+// TestFlushBesideGroup: the background syncs a log's file after the group that holds
+// its records is durable, and before the log hears of it, while the journal has gone
+// on to its next file. The entry stays until something states it, since recovery
+// believes nothing else of a recycled file.
+func TestFlushBesideGroup(t *testing.T) {
+	fs := logtest.NewFS(1)
+	disk, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data", JournalBytes: 2 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.JournalAll(disk)
+	var flushed *log.Log
+	var fill func()
+	hook := func(log.Offset) {
+		if f := fill; f != nil {
+			fill = nil
+			f()
+		}
+	}
+	logs := make([]*log.Log, 3)
+	for i := range logs {
+		o := log.Options{Disk: disk}
+		if i == 0 {
+			o.Hooks.Durable = hook
+		}
+		if logs[i], err = log.Open(t.Context(), fmt.Sprintf("/data/p%d", i), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flushed = logs[1]
+	for range 2 {
+		mustAppend(t, flushed, "gone")
+		if err := flushed.Roll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := flushed.TrimTo(t.Context(), flushed.End()); err != nil {
+			t.Fatal(err)
+		}
+		rest(flushed)
+	}
+	if flushed.Stats().Recycled == 0 {
+		t.Fatal("no file was recycled")
+	}
+	base := flushed.End()
+	write := func(l *log.Log, s string) {
+		if _, err := l.Write(0, plain(s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group := func(s string, on ...*log.Log) {
+		for _, l := range on {
+			write(l, s)
+		}
+		if err := log.SyncTogether(disk, on...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group("first", logs...) // a slot of the file's own comes before its entries
+	group("second", logs...)
+	fill = func() {
+		for range 12 {
+			group(big("x", 30000), logs[2])
+		}
+		log.FlushLog(flushed)
+		log.FlushLog(logs[0])
+	}
+	group("third", logs[0], flushed)
+	if fill != nil {
+		t.Fatal("the hook was not called")
+	}
+	for range 12 {
+		log.FlushLog(logs[0])
+		log.FlushLog(logs[2])
+		group(big("x", 30000), logs[2])
+	}
+	after := fs.Crash(logtest.CrashLoseAll)
+	for _, l := range logs {
+		mustCloseDead(l)
+	}
+	disk.Close() //nolint:errcheck // it is dead
+	if disk, err = log.NewDisk(log.DiskOptions{FS: after, Dir: "/data"}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := log.Open(t.Context(), "/data/p1", log.Options{Disk: disk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := values(t, l, base); !slices.Equal(got, []string{"first", "second", "third"}) {
+		t.Errorf("got %q, %+v", got, l.Recovery())
+	}
+	mustClose(t, l)
+	if err := disk.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -121,6 +121,7 @@ type Log struct {
 	counts      Stats
 
 	request   journalRequest // of the holder of the sync token
+	asked     useNumber      // the journal's use, 1 before the first, when the request under way was made; 0 if none is
 	requests  [1]*journalRequest
 	waiter    journalWaiter
 	part      journalPart  // the journal's
@@ -430,7 +431,12 @@ func (l *Log) captureLocked() round {
 	r.slot.sequence, r.slot.end, r.slot.endHeaders = l.slotSeq+1, r.end, r.sum
 	r.state = r.at > 0 && (r.end > l.durable || l.durable > l.stated || l.near.leave && r.seg == l.active())
 	if l.disk.journal != nil {
-		r.use = l.disk.journal.use()
+		r.use = max(1, l.disk.journal.use())
+		if l.asked != 0 {
+			// Its entry may be durable by now, in a use before the present one, and the
+			// durable end does not say so yet.
+			r.use = min(r.use, l.asked)
+		}
 	}
 	return r
 }
@@ -464,7 +470,7 @@ func (l *Log) filedLocked(r round) bool {
 			l.journaled = 0
 			l.disk.journal.release(l, 0)
 		case r.slot.durable <= l.stated:
-			// Entries that were made meanwhile are in the use of then or later ones.
+			// Entries of later requests are in the use of then or later ones.
 			l.disk.journal.release(l, r.use)
 		}
 	}

@@ -55,6 +55,7 @@ func (l *Log) makeRequestLocked(r round) *buffer {
 		headers: r.sum, epoch: l.chain.last(), firstAppendMs: l.firstMs,
 	}}
 	l.journaled = max(l.journaled, r.end)
+	l.asked = r.use
 	return buf
 }
 
@@ -64,6 +65,7 @@ func (l *Log) endJournalRound(r round, buf *buffer) bool {
 	buf.put()
 	l.request.b = nil
 	l.mu.Lock()
+	l.asked = 0
 	if l.request.direct {
 		return false
 	}

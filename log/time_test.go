@@ -135,7 +135,7 @@ func TestTimeMeanwhile(t *testing.T) {
 				fs := logtest.NewFS(1)
 				l := open(t, fs, log.Options{SegmentBytes: 2 << 10})
 				for i := range 60 {
-					if _, err := l.AppendRecords(t.Context(), log.Record{Timestamp: time.UnixMilli(int64(1000 + i)), Value: []byte(fmt.Sprintf("%0400d", i))}); err != nil {
+					if _, err := l.AppendRecords(t.Context(), log.Record{Timestamp: time.UnixMilli(int64(1000 + i)), Value: fmt.Appendf(nil, "%0400d", i)}); err != nil {
 						t.Fatal(err)
 					}
 				}
