@@ -35,9 +35,10 @@ type AuditOptions struct {
 	// Cluster is whose prefix it must be. Zero: that of the owner object.
 	Cluster ID
 
-	// Events are the committed events of the tier log, from its start to its end, as [Events].Read gives them, ending where the log ends. They are read
-	// after the store has been listed: an object is in the store only after the event
-	// that announces it is committed, so what the events then do not know is nobody's.
+	// Events are the committed events of the tier log, from its start to its end; the
+	// iterator must end there, as that of [ReadToEnd] does. They are read after the store
+	// has been listed: an object is in the store only after the event that announces it
+	// is committed, so what the events then do not know is nobody's.
 	Events iter.Seq2[Committed, error]
 
 	// Depth is how much of each object is read. Default [AuditNames].

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"iter"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,28 +16,9 @@ import (
 	"github.com/cordwood-io/cordwood/tier/memstore"
 )
 
-// ended gives the committed events up to where the tier log ends now.
-func ended(ctx context.Context, e tier.Events) iter.Seq2[tier.Committed, error] {
-	return func(yield func(tier.Committed, error) bool) {
-		end, err := e.End(ctx)
-		if err != nil {
-			yield(tier.Committed{}, err)
-			return
-		}
-		if end == 0 {
-			return
-		}
-		for c, err := range e.Read(ctx, 0) {
-			if !yield(c, err) || err != nil || c.Offset+1 >= end {
-				return
-			}
-		}
-	}
-}
-
 func (r *rig) audit(depth tier.AuditDepth) *tier.AuditReport {
 	r.t.Helper()
-	report, err := tier.Audit(r.t.Context(), tier.AuditOptions{Store: r.mem, Events: ended(r.t.Context(), r.events), Depth: depth})
+	report, err := tier.Audit(r.t.Context(), tier.AuditOptions{Store: r.mem, Events: tier.ReadToEnd(r.t.Context(), r.events), Depth: depth})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -90,7 +70,7 @@ func TestAuditClean(t *testing.T) {
 		v := r.tier.Partition().View()
 		told := 0
 		a, err := tier.Audit(t.Context(), tier.AuditOptions{
-			Store: r.mem, Events: ended(t.Context(), r.events), Depth: tier.AuditBytes, Cluster: r.events.Cluster(),
+			Store: r.mem, Events: tier.ReadToEnd(t.Context(), r.events), Depth: tier.AuditBytes, Cluster: r.events.Cluster(),
 			Progress: func(p tier.AuditProgress) { told = max(told, p.Checked) },
 		})
 		if err != nil || !a.Clean() {
@@ -208,7 +188,7 @@ func TestAuditErrors(t *testing.T) {
 		r := newRig(t, tier.Options{})
 		r.fill(100)
 		settle()
-		o := tier.AuditOptions{Store: r.store, Events: ended(t.Context(), r.events), Cluster: tier.ID{9}}
+		o := tier.AuditOptions{Store: r.store, Events: tier.ReadToEnd(t.Context(), r.events), Cluster: tier.ID{9}}
 		if _, err := tier.Audit(t.Context(), o); !errors.Is(err, tier.ErrForeignStore) {
 			t.Errorf("another cluster's store: %v", err)
 		}
@@ -433,3 +413,62 @@ func TestWriter(t *testing.T) {
 		_ = errors.Join(r.tier.Close(), r.events.Close(), r.hot.Close())
 	})
 }
+
+func TestReadToEnd(t *testing.T) {
+	ctx := t.Context()
+	fs := logtest.NewFS(1)
+	e, err := tier.OpenLocalEvents(ctx, "events", tier.LocalOptions{FS: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := e.End(ctx) // the cluster id comes before all events
+	if err != nil {
+		t.Fatal(err)
+	}
+	collect := func(seq func(func(tier.Committed, error) bool)) (out []string, last error) {
+		for c, err := range seq {
+			if err != nil {
+				return out, err
+			}
+			if c.Event != nil && c.Offset >= first {
+				out = append(out, string(c.Event))
+			}
+		}
+		return out, nil
+	}
+	seq := tier.ReadToEnd(ctx, e)
+	if got, err := collect(seq); len(got) != 0 || err != nil {
+		t.Errorf("of an empty log: %q, %v", got, err)
+	}
+	for _, b := range []string{"a", "b", "c", "d"} {
+		if err := e.Append(ctx, log.PartitionID{}, []byte(b)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := collect(seq); strings.Join(got, "") != "abcd" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if err := e.Trim(ctx, first+2); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := collect(seq); strings.Join(got, "") != "cd" || err != nil {
+		t.Errorf("of a trimmed log: %q, %v", got, err)
+	}
+	if err := e.Trim(ctx, first+4); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := collect(seq); len(got) != 0 || err != nil {
+		t.Errorf("of a log that was trimmed to its end: %q, %v", got, err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := collect(tier.ReadToEnd(ctx, closedEvents{e})); !errors.Is(err, log.ErrClosed) {
+		t.Errorf("of a closed log: %v", err)
+	}
+}
+
+// closedEvents do not know their end any more.
+type closedEvents struct{ *tier.LocalEvents }
+
+func (closedEvents) End(context.Context) (log.Offset, error) { return 0, log.ErrClosed }

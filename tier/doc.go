@@ -82,7 +82,7 @@
 //
 // # Looking after the store
 //
-// [Audit] compares the tier log with the store and names what is missing, damaged or
+// [Audit] compares the tier log, as [ReadToEnd] gives it, with the store and names what is missing, damaged or
 // nobody's; [Partition.Sweep] deletes what is nobody's, behind a fence. [Catalog] reads
 // a store without a tier log, and [Chain.Restore] builds a log from it, since each
 // object says what it is and what lies below it. While a cluster is at work,

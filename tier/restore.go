@@ -17,9 +17,9 @@ import (
 // A Chain is one partition as its objects alone tell it: a row of ranges without
 // gaps, each of which names the one below it.
 type Chain struct {
-	Cluster   ID
+	Cluster   ID // whose store it is, by the owner object
 	Partition log.PartitionID
-	Objects   []ChainObject // in the order of offsets
+	Objects   []ChainObject // in the order of offsets; none if all are broken
 
 	// Spare are intact objects that are not in the chain: uploads that were given
 	// up, ranges below the log start, leftovers of an older life of the leader.
@@ -30,7 +30,7 @@ type Chain struct {
 	Broken []Finding
 }
 
-// Start is the first offset of the chain, End the one after its last.
+// Start is the first offset of the chain. It panics if there are no Objects, as End does.
 func (c *Chain) Start() log.Offset { return c.Objects[0].Base }
 
 // End is the offset after the last record of the chain.
@@ -42,8 +42,8 @@ type ChainObject struct {
 	ID          ID
 	Base, End   log.Offset
 	Epoch       log.Epoch // of the leader that uploaded it
-	Sealed      time.Time
-	Bytes       int64 // of the object
+	Sealed      time.Time // when the uploader's segment was sealed, by its clock
+	Bytes       int64     // of the object
 	predecessor ID
 	lineage     []log.EpochStart
 	tailBytes   int64
@@ -51,11 +51,11 @@ type ChainObject struct {
 
 // CatalogOptions configure [Catalog].
 type CatalogOptions struct {
-	// Store and Prefix say where the objects are.
+	// Store and Prefix say where the objects are. Nothing is written.
 	Store  ObjectStore
 	Prefix string
 
-	// Parallel is how many objects are looked at at once. Default 8.
+	// Parallel is how many objects are looked at at once, a request each. Default 8.
 	Parallel int
 
 	// Progress, if set, is called now and then from the goroutine of Catalog.
@@ -70,7 +70,8 @@ type CatalogOptions struct {
 // What Catalog can't know is what the tier log would add: that a range was deleted
 // on request but its object is still there, or that an upload was never finished.
 // Records of both are committed records. Errors: [ErrNotFound] if there is no owner
-// object, and those of the store.
+// object, ctx's, and those of the store. An object that can't be read for what is in it
+// is no error: see [Chain].Broken.
 func Catalog(ctx context.Context, o CatalogOptions) ([]*Chain, error) {
 	if o.Parallel <= 0 {
 		o.Parallel = 8
@@ -312,7 +313,8 @@ func (c *Chain) Restore(ctx context.Context, l *log.Log, o RestoreOptions) (log.
 }
 
 // Read gives the chain's batches from the one that holds from on, checked, in order
-// and chunk by chunk; they are the callee's only during its call. It returns the
+// and chunk by chunk; they are the callee's only during its call. A from below the
+// chain counts as its start; one at or above its end gives nothing. It returns the
 // first error of fn or the store, and a [*CorruptionError] for a chunk that fails
 // its check.
 func (c *Chain) Read(ctx context.Context, s ObjectStore, from log.Offset, fn func(batches []byte) error) error {
