@@ -451,7 +451,7 @@ func TestReserve(t *testing.T) {
 	if moves := mustPlan(t, onlyDisk(), c, &l, epoch).Moves; len(moves) != 0 {
 		t.Errorf("while the move is in flight: %v", moves)
 	}
-	// Nor does the broker that it goes to give it away, though it is counted with too much for now.
+	// Nor does the broker that it goes to give it away, though it is counted with too much meanwhile.
 	tight := c.Clone()
 	tight.Brokers[2].State = balance.Active
 	tight.Partitions = tight.Partitions[:1]

@@ -92,7 +92,6 @@ type Log struct {
 	filing      bool // somebody syncs the active file; who takes it while holding the sync token waits
 	pinned      bool // the active file holds a use because it has unsynced writes
 	failed      *FailedError
-	untold      bool          // it failed in the background, and no caller knows
 	syncDone    chan struct{} // closed when the sync token is free; nil if nobody waits
 	endMoved    chan struct{} // closed when end moves; nil if nobody waits
 	durMoved    chan struct{} // the same for durable
@@ -209,7 +208,6 @@ func (l *Log) tellRolled(rolled []Segment) {
 func (l *Log) usableLocked() error {
 	switch {
 	case l.failed != nil:
-		l.untold = false
 		return l.failed
 	case l.closing:
 		return ErrClosed
@@ -319,7 +317,6 @@ func (l *Log) syncUntil(ctx context.Context, target uint64, file bool) (Offset, 
 	for {
 		if l.failed != nil {
 			err := l.failed
-			l.untold = false
 			l.mu.Unlock()
 			return 0, err
 		}
@@ -703,14 +700,13 @@ func (l *Log) close() error {
 	l.repairs <- struct{}{} // a Repair that was stopped gives up
 	<-l.repairs
 	l.gate <- struct{}{} // who writes now finishes; who comes later sees closing
-	var err error
 	l.mu.Lock()
 	failed := l.failed
-	if l.untold {
-		err = failed
-	}
 	l.mu.Unlock()
-	if failed == nil {
+	var err error
+	if failed != nil {
+		err = failed // also when others were told: this caller may go by a nil for what it wrote
+	} else {
 		err = l.closeClean()
 	}
 	// Callbacks that wait are served by the sync above, or by its error.

@@ -404,7 +404,7 @@ func (l *Log) Repair(ctx context.Context, lo, hi Offset, source RepairSource) (R
 func (l *Log) Stats() Stats { return l.stats() }
 
 // Close makes everything durable, leaves a marker so that the next Open need not
-// read the log, and gives the directory back. Calls that wait get ErrClosed. If the
-// log has failed in the background and no call has told of that, this one does. It
-// can be called again and returns the first result.
+// read the log, and gives the directory back. Calls that wait get ErrClosed. A log
+// that has failed is closed too, and Close returns that failure: what was not durable
+// before may be lost. It can be called again and returns the first result.
 func (l *Log) Close() error { return l.close() }

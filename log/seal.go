@@ -94,9 +94,6 @@ func (l *Log) syncSealed() error {
 // errors mean that the log has failed. Requires: choring.
 func (l *Log) seal(s *sealing) error {
 	if err := l.syncSealed(); err != nil {
-		l.mu.Lock()
-		l.untold = true
-		l.mu.Unlock()
 		return err
 	}
 	err := l.writeHelpers(s)
@@ -107,7 +104,7 @@ func (l *Log) seal(s *sealing) error {
 			l.mu.Unlock()
 			return fmt.Errorf("%w: %w", ErrDiskFull, err)
 		}
-		return l.failUntold("seal "+s.seg.h.name, err)
+		return l.fail("seal "+s.seg.h.name, err)
 	}
 	for _, name := range l.helperNames(s.seg, s.info) {
 		if err = l.disk.syncName(name); err != nil {
@@ -122,7 +119,7 @@ func (l *Log) seal(s *sealing) error {
 		// slots have to stay.
 		l.o.Logger.Warn("helper file not synced", "path", s.seg.path(sealSuffix), "err", err)
 	} else if err := l.cutSealed(s); err != nil {
-		return l.failUntold("cut "+s.seg.h.name, err)
+		return l.fail("cut "+s.seg.h.name, err)
 	}
 	if j := l.disk.journal; j != nil && err == nil {
 		j.settle(l) // what earlier lives have left of it is of this segment or lower ones
@@ -133,15 +130,6 @@ func (l *Log) seal(s *sealing) error {
 	}
 	l.mu.Unlock()
 	return nil
-}
-
-// failUntold is fail for what may happen in the background: Close tells if no other
-// call has.
-func (l *Log) failUntold(op string, err error) error {
-	l.mu.Lock()
-	l.untold = l.untold || l.failed == nil
-	l.mu.Unlock()
-	return l.fail(op, err)
 }
 
 // cutSealed cuts a sealed segment's file to its length.
