@@ -2,6 +2,7 @@ package log_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -340,6 +341,38 @@ func TestFlushBesideGroup(t *testing.T) {
 		t.Errorf("got %q, %+v", got, l.Recovery())
 	}
 	mustClose(t, l)
+	if err := disk.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFlushFails: a log whose file the journal's background could not sync says so, at
+// the latest when it is closed, although what was written then is not durable.
+func TestFlushFails(t *testing.T) {
+	fs := logtest.NewFS(1)
+	disk, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := log.Open(t.Context(), "/data/p", log.Options{Disk: disk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustAppend(t, l, "durable")
+	if _, err := l.Write(0, plain("written")); err != nil {
+		t.Fatal(err)
+	}
+	fs.OnOp(func(op logtest.Op) error {
+		if op.Kind == logtest.OpSync {
+			return syscall.EIO
+		}
+		return nil
+	})
+	log.FlushLog(l)
+	fs.OnOp(nil)
+	if err := l.Close(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("Close: %v", err)
+	}
 	if err := disk.Close(); err != nil {
 		t.Error(err)
 	}
