@@ -261,7 +261,7 @@ func (a *audit) replay(ctx context.Context) error {
 				if b, err = readManifest(ctx, a.o.Store, a.o.Prefix, time.Minute, e.Partition, cp); errors.Is(err, ErrNotFound) {
 					// An older one is gone by right: a later checkpoint makes up for it.
 					a.lost[e.Partition] = ManifestKey(a.o.Prefix, e.Partition, cp.Manifest)
-					*s = State{}
+					*s = State{opened: true, epoch: e.Epoch, seq: e.Seq} // still newer than what comes late
 					continue
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/cordwood-io/cordwood/log/logtest"
 	"github.com/cordwood-io/cordwood/tier"
 	"github.com/cordwood-io/cordwood/tier/memstore"
+	"github.com/cordwood-io/cordwood/tier/tiertest"
 )
 
 func (r *rig) audit(depth tier.AuditDepth) *tier.AuditReport {
@@ -472,3 +473,58 @@ func TestReadToEnd(t *testing.T) {
 type closedEvents struct{ *tier.LocalEvents }
 
 func (closedEvents) End(context.Context) (log.Offset, error) { return 0, log.ErrClosed }
+
+// TestAuditLateCheckpoint: a checkpoint of a deposed leader that came late does not
+// stand in for a newer one whose manifest is lost.
+func TestAuditLateCheckpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &history{t: t, mem: memstore.New(), events: &tiertest.Events{}}
+		p := &historyPart{id: testPartition}
+		h.parts = append(h.parts, p)
+		event := func(body tier.Body) []byte {
+			b, err := tier.EncodeEvent(tier.Event{Partition: p.id, Epoch: p.epoch, Seq: p.state.Seq() + 1, Body: body})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		}
+		owner := tier.ID{1}
+		m, err := tier.NewManager(tier.Options{Store: h.mem, Events: &tiertest.Events{}, Cluster: owner})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+		h.lead(p)
+		late := event(tier.CheckpointOf(&p.state))
+		h.lead(p)
+		h.emit(p, event(tier.CopyStarted{ID: tier.ID{9}, Base: 0, End: 10, Deadline: time.UnixMilli(1000)}))
+		key := tier.Key{Partition: p.id, Base: 0, End: 10, Epoch: p.epoch, ID: tier.ID{9}}.Path("")
+		if err := h.mem.Put(t.Context(), key, strings.NewReader("x"), 1, tier.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c := tier.CheckpointOf(&p.state)
+		c.State, c.Manifest = nil, tier.ID{8}
+		h.emit(p, event(c))
+		h.emit(p, late)
+		if err := h.events.Trim(t.Context(), p.pin); err != nil {
+			t.Fatal(err)
+		}
+		events := func(yield func(tier.Committed, error) bool) {
+			for at, b := range h.events.All() {
+				if log.Offset(at) >= p.pin && !yield(tier.Committed{Offset: log.Offset(at), Event: b}, nil) {
+					return
+				}
+			}
+		}
+		a, err := tier.Audit(t.Context(), tier.AuditOptions{Store: h.mem, Events: events})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Findings) != 1 || a.Findings[0].Kind != tier.FindingManifest {
+			t.Errorf("findings %v", a.Findings)
+		}
+	})
+}

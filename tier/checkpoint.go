@@ -85,6 +85,10 @@ func (p *Partition) checkpoint(lead *leadership, next *wish) error {
 		return nil
 	}
 	v, err := p.proposeMade(lead, func() (Body, error) { return p.makeCheckpoint(lead) })
+	if errors.Is(err, errBusy) {
+		next.add(now.Add(m.o.MaxBackoff / 4))
+		return nil
+	}
 	if errors.Is(err, errNoManifest) {
 		// The store does not take it. The events in the tier log say the same.
 		m.mu.Lock()
@@ -109,7 +113,10 @@ func (p *Partition) checkpoint(lead *leadership, next *wish) error {
 	return nil
 }
 
-var errNoManifest = errors.New("tier: manifest not stored")
+var (
+	errNoManifest = errors.New("tier: manifest not stored")
+	errBusy       = errors.New("tier: manifests of others are being stored")
+)
 
 // makeCheckpoint encodes the state, and stores it first if it is too large for an event.
 func (p *Partition) makeCheckpoint(lead *leadership) (Body, error) {
@@ -123,6 +130,20 @@ func (p *Partition) makeCheckpoint(lead *leadership) (Body, error) {
 	if !m.ours() {
 		return nil, fmt.Errorf("%w: %w", errNoManifest, ErrUnavailable)
 	}
+	m.mu.Lock()
+	busy := m.writing == manifestWrites
+	if !busy {
+		m.writing++
+	}
+	m.mu.Unlock()
+	if busy {
+		return nil, errBusy
+	}
+	defer func() {
+		m.mu.Lock()
+		m.writing--
+		m.mu.Unlock()
+	}()
 	b := c.State
 	c.State, c.Manifest = nil, newID()
 	ctx, cancel := context.WithTimeout(lead.ctx, m.o.StoreTimeout)
@@ -172,8 +193,14 @@ func (m *Manager) load(l *ledger) {
 			if obsolete {
 				return // a newer checkpoint has come
 			}
+			select {
+			case m.manifests <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
 			c := want.event.Body.(Checkpoint)
 			b, err := readManifest(ctx, m.o.Store, m.o.Prefix, m.o.StoreTimeout, want.event.Partition, c)
+			<-m.manifests
 			if err == nil {
 				if err := m.loaded(l, want, b); err != nil {
 					m.fail(fmt.Errorf("checkpoint of partition %v: %w", want.event.Partition, err))

@@ -18,6 +18,10 @@ const lateGrace = time.Minute
 // deleteBatch bounds the objects of one delete event and of one request.
 const deleteBatch = 256
 
+// pendingDeletes bounds the deletions that are begun and not finished: what an event
+// costs its reader grows with them.
+const pendingDeletes = 4 * deleteBatch
+
 // removeDueLocked takes a partition out of the schedule.
 func (m *Manager) removeDueLocked(p *Partition) { heap.Remove(&m.due, p.heapIndex) }
 
@@ -292,8 +296,8 @@ func (p *Partition) startDeletes(lead *leadership, next *wish) error {
 	m := p.m
 	for {
 		p.ledger.mu.RLock()
-		expired := p.ledger.state.Expired(deleteBatch)
 		pending := p.ledger.state.Pending()
+		expired := p.ledger.state.Expired(max(0, min(deleteBatch, pendingDeletes-len(pending))))
 		p.ledger.mu.RUnlock()
 		var ids []ID
 		for _, r := range expired {

@@ -23,3 +23,21 @@ func WithInlineState(o Options, n int64) Options {
 	o.inlineBytes = n
 	return o
 }
+
+// CheckpointOf returns the checkpoint event's body for a state, and the state's bytes.
+func CheckpointOf(s *State) Checkpoint { return s.checkpoint() }
+
+// Forget empties the state as a manager does that begins anew, with a pause in it.
+func (p *Partition) Forget(pause func()) {
+	p.ledger.mu.Lock()
+	defer p.ledger.mu.Unlock()
+	pause()
+	p.m.tentative.Store(true)
+	p.ledger.state = State{}
+}
+
+// LoadCheckpoint reads a state back from its checkpoint.
+func LoadCheckpoint(s *State) error {
+	c := s.checkpoint()
+	return new(State).load(Event{Epoch: s.epoch, Seq: s.seq + 1, Body: c}, c.State)
+}

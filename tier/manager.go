@@ -34,9 +34,11 @@ type Manager struct {
 	cold   *coldReader
 	wake   chan struct{} // of the scheduler; capacity 1
 
-	// tentative: reading began above the beginning of the tier log, and has not come to
-	// where that ended then. Until then a state is what the last checkpoint said, and
-	// may be of an older moment than the events around it.
+	manifests chan struct{} // holds a token for each manifest that is being read
+
+	// tentative: reading began anew with empty states, and has not come to where the tier
+	// log ended then. Until then a state is what the last checkpoint said, and may be of
+	// an older moment than the events around it.
 	tentative atomic.Bool
 
 	mu      sync.Mutex
@@ -51,6 +53,7 @@ type Manager struct {
 	aiming  bool
 	due     dueHeap
 	queues  [taskKinds]queue
+	writing int // manifests
 	owner   ownership
 	ownErr  error // the last failure of the owner check
 	stats   Stats
@@ -77,9 +80,21 @@ type ledger struct {
 
 // A missingState waits for a manifest, with the events that came since.
 type missingState struct {
-	event Event
-	at    Committed
-	held  []heldEvent
+	event  Event
+	at     Committed
+	held   []heldEvent
+	newest State // epoch and sequence number only: where event and held lead to
+}
+
+// hold keeps an event for when the state is there.
+func (s *missingState) hold(c Committed, e Event) {
+	s.held = append(s.held, heldEvent{c, e})
+	switch n := &s.newest; {
+	case e.Seq == 0 && e.Epoch > n.epoch:
+		n.epoch, n.seq = e.Epoch, 0
+	case e.Seq > 0 && e.Epoch == n.epoch && e.Seq == n.seq+1:
+		n.seq = e.Seq
+	}
 }
 
 type heldEvent struct {
@@ -116,6 +131,14 @@ var taskLabels = [taskKinds]string{"tier-control", "tier-upload", "tier-delete"}
 const (
 	controlWorkers = 4
 	deleteWorkers  = 2
+)
+
+// manifestReads bounds the manifests that are read at once, each of which is in memory
+// whole. manifestWrites bounds those that are written: a store that hangs must leave
+// control workers for what needs no store.
+const (
+	manifestReads  = 4
+	manifestWrites = controlWorkers / 2
 )
 
 // kickPause is the least time between two control tasks of one partition that are
@@ -171,7 +194,8 @@ func NewManager(o Options) (*Manager, error) {
 	}
 	m := &Manager{
 		o: o, done: make(chan struct{}), wake: make(chan struct{}, 1),
-		parts: map[log.PartitionID]*Partition{}, ledgers: map[log.PartitionID]*ledger{},
+		manifests: make(chan struct{}, manifestReads),
+		parts:     map[log.PartitionID]*Partition{}, ledgers: map[log.PartitionID]*ledger{},
 	}
 	m.queues[taskControl].limit = controlWorkers
 	m.queues[taskUpload].limit = o.Uploads
@@ -404,6 +428,7 @@ func (m *Manager) begin(ctx context.Context, at log.Offset, force bool) (log.Off
 		m.o.Logger.Error("the tier log ends below what was read of it", "read", int64(at), "end", int64(end))
 	}
 	m.mu.Lock()
+	m.tentative.Store(true) // before any state is empty that was known
 	for id, l := range m.ledgers {
 		l.mu.Lock()
 		l.state, l.pinned, l.since, l.missing = State{}, false, 0, nil
@@ -413,7 +438,6 @@ func (m *Manager) begin(ctx context.Context, at log.Offset, force bool) (log.Off
 			delete(m.ledgers, id)
 		}
 	}
-	m.tentative.Store(start > 0)
 	m.applied, m.target = start, max(start, end)
 	m.mu.Unlock()
 	m.reached(start)
@@ -454,11 +478,11 @@ func (m *Manager) take(l *ledger, c Committed, e Event) (v Verdict, wait bool, e
 		// is an old one that came late.
 		newest := &l.state
 		if l.missing != nil {
-			newest = &State{opened: true, epoch: l.missing.event.Epoch, seq: l.missing.event.Seq}
+			newest = &l.missing.newest
 		}
 		if newest.newer(e) {
 			if cp.State == nil {
-				l.missing = &missingState{event: e, at: c}
+				l.missing = &missingState{event: e, at: c, newest: State{opened: true, epoch: e.Epoch, seq: e.Seq}}
 				l.unclear.Store(true)
 				m.load(l)
 				return 0, true, nil
@@ -471,7 +495,7 @@ func (m *Manager) take(l *ledger, c Committed, e Event) (v Verdict, wait bool, e
 		}
 	}
 	if l.missing != nil {
-		l.missing.held = append(l.missing.held, heldEvent{c, e})
+		l.missing.hold(c, e)
 		return 0, true, nil
 	}
 	v = l.state.Apply(e)

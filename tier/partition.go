@@ -186,12 +186,13 @@ func (p *Partition) options() PartitionOptions {
 
 // View returns what this node knows of the partition's tier now. It costs little.
 func (p *Partition) View() View {
-	known := p.isKnown()
 	p.ledger.mu.RLock()
 	defer p.ledger.mu.RUnlock()
-	return p.ledger.state.view(known)
+	return p.ledger.state.view(p.isKnown())
 }
 
+// isKnown says whether the state is that of the tier log. Whoever uses the state on the
+// strength of it asks under ledger.mu: the manager may begin anew at any time.
 func (p *Partition) isKnown() bool {
 	return p.known.Load() && p.m.ctx.Err() == nil && !p.m.tentative.Load() && !p.ledger.unclear.Load()
 }
@@ -199,7 +200,7 @@ func (p *Partition) isKnown() bool {
 // WaitKnown returns nil once the view is known. Errors: [ErrClosed], that of a
 // manager which stopped, or ctx's.
 func (p *Partition) WaitKnown(ctx context.Context) error {
-	for !p.isKnown() {
+	for tries := 0; !p.isKnown(); tries++ {
 		tctx, cancel := context.WithTimeout(ctx, p.m.o.EventTimeout)
 		stop := context.AfterFunc(p.ctx, cancel)
 		err := p.m.catchUp(tctx)
@@ -211,11 +212,13 @@ func (p *Partition) WaitKnown(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err == nil:
-			p.setKnown()
-		default:
-			if sleep(ctx, backoff(0, &p.m.o, err)) != nil {
-				return context.Cause(ctx)
+			if p.setKnown(); p.isKnown() {
+				return nil
 			}
+		}
+		// The tier log can't be read, or a manifest in the store.
+		if sleep(ctx, backoff(tries, &p.m.o, err)) != nil {
+			return context.Cause(ctx)
 		}
 	}
 	return nil
@@ -230,10 +233,9 @@ func (p *Partition) closedErr() error {
 
 // State returns a copy of the whole state and whether it is known; see [View].
 func (p *Partition) State() (s *State, known bool) {
-	known = p.isKnown()
 	p.ledger.mu.RLock()
 	defer p.ledger.mu.RUnlock()
-	return p.ledger.state.Clone(), known
+	return p.ledger.state.Clone(), p.isKnown()
 }
 
 // Status says whether this node leads the partition in the tier, and why nothing
@@ -425,12 +427,11 @@ func (p *Partition) lookup(off log.Offset) (object, error) {
 	if p.ctx.Err() != nil {
 		return object{}, p.closedErr()
 	}
-	known := p.isKnown()
 	p.ledger.mu.RLock()
 	defer p.ledger.mu.RUnlock()
 	s := &p.ledger.state
 	switch {
-	case !known:
+	case !p.isKnown():
 		return object{}, ErrUnknown
 	case off < s.logStart:
 		return object{}, belowStart(off, s.logStart)
@@ -465,8 +466,9 @@ func (p *Partition) offsetForTime(ctx context.Context, t time.Time, below log.Of
 		p.ledger.mu.RLock()
 		at = max(at, p.ledger.state.logStart)
 		r, ok := p.ledger.state.newerThan(at, ms)
+		known := p.isKnown()
 		p.ledger.mu.RUnlock()
-		if !p.isKnown() {
+		if !known {
 			return 0, false, ErrUnknown
 		}
 		if !ok || r.Base >= below {

@@ -249,7 +249,7 @@ func (s *State) copyFinished(b CopyFinished) Verdict {
 	if p.Base > s.tierEnd || p.End <= s.tierEnd || p.Base < s.tierEnd && s.tierEnd != s.logStart {
 		return RefusedGap
 	}
-	if n := len(s.lineage); n > 0 && len(b.Lineage) > 0 && b.Lineage[0].Epoch < s.lineage[n-1].Epoch {
+	if !continues(s.lineage, b.Lineage) {
 		return RefusedLineage
 	}
 	lingers := int64(0)
@@ -270,6 +270,17 @@ func (s *State) copyFinished(b CopyFinished) Verdict {
 	s.tierEnd = p.End
 	s.extendLineage(b.Lineage)
 	return Applied
+}
+
+// continues says whether the epochs of a range can follow those below it: none is older,
+// and a newer one begins above the begin of the last.
+func continues(below, l []log.EpochStart) bool {
+	if len(below) == 0 || len(l) == 0 {
+		return true
+	}
+	last := below[len(below)-1]
+	i := slices.IndexFunc(l, func(e log.EpochStart) bool { return e.Epoch > last.Epoch })
+	return l[0].Epoch >= last.Epoch && (i < 0 || l[i].Start > last.Start)
 }
 
 func (s *State) extendLineage(l []log.EpochStart) {

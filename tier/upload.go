@@ -107,9 +107,10 @@ func (p *Partition) plan(ctx context.Context, lead *leadership, from log.Offset,
 		below = r[len(r)-1].ID
 	}
 	p.ledger.mu.RUnlock()
-	if len(tiered) > 0 && len(lineage) > 0 && lineage[0].Epoch < tiered[len(tiered)-1].Epoch {
-		return nil, fmt.Errorf("tier: the local log has epoch %d at offset %d, the tier ends in epoch %d: they are not one log",
-			lineage[0].Epoch, from, tiered[len(tiered)-1].Epoch)
+	if !continues(tiered, lineage) {
+		last := tiered[len(tiered)-1]
+		return nil, fmt.Errorf("tier: the local log has epoch %d at offset %d, the tier ends in epoch %d from %d on: they are not one log",
+			lineage[0].Epoch, from, last.Epoch, last.Start)
 	}
 	producers, err := l.ProducerSnapshot(ctx, seg.End)
 	if err != nil {
