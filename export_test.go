@@ -19,3 +19,6 @@ func (n *Node) AppendPartition(ctx context.Context, id log.PartitionID, b record
 	_, err := n.appendOnce(ctx, id, b)
 	return err
 }
+
+// StoppedOf is a Stopped with these replicas of the tier log, the best first.
+func StoppedOf(logs ...*log.Log) *Stopped { return &Stopped{logs: logs} }

@@ -214,7 +214,8 @@ func stoppedEvents(ctx context.Context, l *log.Log) iter.Seq2[tier.Committed, er
 
 // TierKnows returns a function that says whether a replica's tier log other than that
 // of [Stopped.TierEvents] names an object which that one never does: what an audit
-// can't know; see [tier.SweepStopped].
+// can't know; see [tier.SweepStopped]. Of manifests it knows all that any replica names,
+// since another one may lead next, and go back to an earlier checkpoint.
 func (s *Stopped) TierKnows(ctx context.Context) (func(log.PartitionID, tier.ID) bool, error) {
 	type name struct {
 		p  log.PartitionID
@@ -233,13 +234,18 @@ func (s *Stopped) TierKnows(ctx context.Context) (func(log.PartitionID, tier.ID)
 			if err != nil {
 				return nil, err
 			}
-			if b, ok := e.Body.(tier.CopyStarted); ok {
+			switch b := e.Body.(type) {
+			case tier.CopyStarted:
 				n := name{e.Partition, b.ID}
 				switch {
 				case i == 0:
 					first[n] = true
 				case !first[n]:
 					others[n] = true
+				}
+			case tier.Checkpoint:
+				if b.Manifest != (tier.ID{}) {
+					others[name{e.Partition, b.Manifest}] = true
 				}
 			}
 		}
