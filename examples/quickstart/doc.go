@@ -15,7 +15,8 @@
 // in D/node1, D/node2, D/node3 and D/store; a second run on it recovers, verifies
 // what is there and appends. -json prints one object on one line of standard
 // output, a table stands there else. -s3 keeps the objects in a bucket of Amazon S3 or of a
-// server that speaks its protocol, instead of in a directory.
+// server that speaks its protocol, instead of in a directory; a later run on the same
+// -dir needs the same bucket.
 //
 // The exit status is 0 only if no record was lost, changed or duplicated.
 package main

@@ -51,6 +51,9 @@ func hostMain(ctx context.Context, args []string, stdin io.Reader, stdout, stder
 	case flags.NArg() > 0:
 		fmt.Fprintf(stderr, "quickstart: unexpected argument %q: the input is given by -in\n", flags.Arg(0))
 		return 2
+	case o.wait <= 0:
+		fmt.Fprintf(stderr, "quickstart: -wait %v is no time to wait\n", o.wait)
+		return 2
 	}
 	if o.s3 != "" {
 		if _, err := s3store.ParseURL(o.s3); err != nil {

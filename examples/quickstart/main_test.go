@@ -224,6 +224,28 @@ func TestBadInput(t *testing.T) {
 		}
 		checkRefused(t, program(t, "x\n", "-in", "-", "-dir", dir), "version 9")
 	})
+	t.Run("no-time-to-wait", func(t *testing.T) {
+		if o := program(t, "", "-wait", "-1s"); o.status != 2 {
+			t.Errorf("status %d, want 2", o.status)
+		}
+	})
+	t.Run("another-store", func(t *testing.T) {
+		const url = "s3://key:secret@127.0.0.1:1/bucket/here?plaintext=1"
+		dir := t.TempDir()
+		o := program(t, "x\n", "-in", "-", "-dir", dir, "-s3", url)
+		checkRefused(t, o, "-s3: s3store: probe")
+		if strings.Contains(o.stderr, "killed") {
+			t.Errorf("a cluster was started without its store:\n%s", o.stderr)
+		}
+		succeed(t, "x\n", "-in", "-", "-dir", dir) // nothing has gone to the bucket
+		checkRefused(t, program(t, "x\n", "-in", "-", "-dir", dir, "-s3", url), "leave -s3 out")
+		dir = t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, bucketFile), []byte("127.0.0.1:1/bucket/there"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		checkRefused(t, program(t, "x\n", "-in", "-", "-dir", dir), "are in the bucket 127.0.0.1:1/bucket/there")
+		checkRefused(t, program(t, "x\n", "-in", "-", "-dir", dir, "-s3", url), "are in the bucket 127.0.0.1:1/bucket/there")
+	})
 	t.Run("store-down", func(t *testing.T) {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "store"), []byte("in the way"), 0o644); err != nil {

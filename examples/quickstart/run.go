@@ -135,6 +135,9 @@ func (s *session) start(ctx context.Context) (err error) {
 	}
 	s.acked = len(s.ledger.hashes)
 	s.store = &lateStore{dir: filepath.Join(s.dir, "store"), url: s.o.s3}
+	if err := s.store.settle(ctx, s.dir); err != nil {
+		return err
+	}
 	s.before = readCounts(ctx, s.store)
 	if s.fleet, err = startFleet(ctx, s.dir, s.o.s3); err != nil {
 		return err

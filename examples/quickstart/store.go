@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
+	"path"
 	"path/filepath"
 	"sync"
 	"time"
@@ -50,6 +53,44 @@ func (s *lateStore) open(ctx context.Context) (tier.ObjectStore, error) {
 		return nil, fmt.Errorf("%w: %w", tier.ErrUnavailable, s.err)
 	}
 	return s.store, nil
+}
+
+// bucketFile is the file below -dir that names the bucket which has the objects. There
+// is none if they are in the directory.
+const bucketFile = "bucket"
+
+// settle refuses another store than that of earlier runs, whose objects would be missed
+// in it, and a bucket that can't be used: a typing error should not show first when
+// the cold part does not get there.
+func (s *lateStore) settle(ctx context.Context, dir string) error {
+	var bucket string
+	if s.url != "" {
+		o, err := s3store.ParseURL(s.url)
+		if err != nil {
+			return err
+		}
+		bucket = path.Join(o.Endpoint, o.Bucket, o.Prefix)
+	}
+	name := filepath.Join(dir, bucketFile)
+	was, err := os.ReadFile(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err == nil && string(was) != bucket {
+		return fmt.Errorf("the objects of earlier runs are in the bucket %s: name it by -s3, or another -dir", was)
+	}
+	if bucket == "" {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, storePrefix)); err == nil {
+		return fmt.Errorf("the objects of earlier runs are in %s: leave -s3 out, or name another -dir", s.dir)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.store, err = s.try(ctx); err != nil {
+		return fmt.Errorf("-s3: %w", err)
+	}
+	return os.WriteFile(name, []byte(bucket), 0o644)
 }
 
 func (s *lateStore) try(ctx context.Context) (tier.ObjectStore, error) {
