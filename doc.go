@@ -68,6 +68,11 @@
 //     not waited for.
 //   - A [Producer] keeps the order of its batches over failovers.
 //
+// Transactions are the host's to decide: who speaks to clients appends their batches
+// and the markers by [Replica.Append] and [Replica.EndTransaction], and serves readers of committed
+// transactions by [Replica.LastStable] and [Replica.AbortedTransactions]. Handles neither
+// begin transactions nor leave out what was aborted.
+//
 // Not promised: order between producers or partitions; and that a topic with
 // Replication 1 survives its disk.
 //
@@ -77,6 +82,8 @@
 // or listens where the host did not say. When it can't go on it ends: [Node.Done]
 // is closed and [Node.Err] says why. Every goroutine is joined by [Node.Close] and
 // carries the pprof label "cordwood".
+//
+// [OpenStopped] looks into the directories of nodes that do not run.
 //
 // Source: the tiered log, tenants and load follow Povzner et al., "Kora: A
 // Cloud-Native Event Streaming Platform for Kafka", VLDB 2023; the replication

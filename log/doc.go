@@ -40,6 +40,17 @@
 // a crash (it may be there); that bytes which the disk changes by itself are
 // noticed before they are read, or [Open] reads them.
 //
+// # Transactions
+//
+// A batch that [record.Batch.IsTransactional] belongs to its producer's open transaction, which
+// the first of them opens and a marker ends ([record.EndTxn], by [Log.WriteControl]). Who
+// decides about transactions is the host: the log keeps what follows from the
+// batches. [Log.LastStable] is the offset below which every transaction has ended, and
+// [Log.AbortedTransactions] says which of them were aborted. Reads, [Log.Records] among
+// them, give the records of all transactions, open and aborted ones too: a reader of
+// committed records goes by Read up to the last stable offset, and leaves out
+// transactional batches of a producer that lie in one of its aborted transactions.
+//
 // # Files
 //
 // The directory has Apache Kafka's layout. NNN is a segment's base offset in 20

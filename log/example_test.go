@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
 	"github.com/cordwood-io/cordwood/log/logtest"
+	"github.com/cordwood-io/cordwood/log/record"
 )
 
 func Example() {
@@ -132,4 +134,80 @@ func ExampleOptions() {
 	// OpenFiles 4096
 	// BlockingCalls 256
 	// Syncers 16
+}
+
+// A reader of committed records reads up to the last stable offset, and leaves out the
+// transactional batches that lie in an aborted transaction of their producer.
+func ExampleLog_AbortedTransactions() {
+	ctx := context.Background()
+	l, err := log.Open(ctx, "data/orders-0", log.Options{FS: logtest.NewFS(1)})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer l.Close()
+	send := func(producer int64, value string) {
+		var b record.Builder
+		b.SetProducer(producer, 0, 0)
+		b.SetTransactional()
+		err := b.Append(log.Record{Value: []byte(value)})
+		var batch record.Batch
+		if err == nil {
+			batch, err = b.Build()
+		}
+		if err == nil {
+			_, err = l.Append(ctx, batch.Bytes())
+		}
+		if err != nil {
+			fmt.Println(err)
+		}
+	}
+	end := func(producer int64, commit bool) {
+		if _, err := l.WriteControl(0, record.EndTxn(commit, producer, 0, 0, time.Now())); err != nil {
+			fmt.Println(err)
+		}
+	}
+	send(1, "committed")
+	send(2, "aborted")
+	end(1, true)
+	end(2, false)
+	send(3, "open")
+
+	stable := l.LastStable()
+	aborted, err := l.AbortedTransactions(ctx, 0, stable)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for at := log.Offset(0); at < stable; {
+		s, err := l.ReadBelow(ctx, at, stable, 1<<20)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		for b, err := range s.Batches() {
+			if err != nil {
+				fmt.Println(err)
+				return
+			}
+			void := b.IsTransactional() && slices.ContainsFunc(aborted, func(a log.AbortedTxn) bool {
+				return a.Producer == b.ProducerID() && a.First <= b.BaseOffset() && b.BaseOffset() <= a.Last
+			})
+			if void || b.IsControl() {
+				continue
+			}
+			for r, err := range b.Records() {
+				if err != nil {
+					fmt.Println(err)
+					return
+				}
+				fmt.Printf("%d %s\n", r.Offset, r.Value)
+			}
+		}
+		at = s.End()
+	}
+	fmt.Println("stable below", stable, "of", l.End())
+	// Output:
+	// 0 committed
+	// stable below 4 of 5
 }

@@ -250,7 +250,7 @@ func (l *Log) ReadBelow(ctx context.Context, from, below Offset, maxBytes int) (
 
 // Records returns an iterator over the durable records from offset from on; it
 // ends at what is the durable end when it gets there. Control batches are left
-// out. An error comes once and last: those of [Log.Read], and [ErrTruncated] if
+// out; records of open and of aborted transactions are not. An error comes once and last: those of [Log.Read], and [ErrTruncated] if
 // records it had still to read were cut off. A Record's slices stay valid. The
 // iterator can be used again, and starts at from each time.
 func (l *Log) Records(ctx context.Context, from Offset) iter.Seq2[Record, error] {

@@ -132,8 +132,8 @@ func (r Retention) TrimPoint(segments []Segment, start, below Offset, now time.T
 	return to, cause, next
 }
 
-// Retain trims the log to where r says, at most to below, and returns the new start
-// and the rule; RetentionNone if nothing goes. It is TrimTo of what TrimPoint returns
+// Retain trims the log to where r says, at most to below (the high watermark; End where
+// there are no replicas) and to the durable end, and returns the new start and the rule; RetentionNone if nothing goes. It is TrimTo of what TrimPoint returns
 // by the local clock, with its errors. A log that grows slowly seals no segment by
 // itself: call RollAged before.
 func (l *Log) Retain(ctx context.Context, r Retention, below Offset) (Offset, RetentionCause, error) {

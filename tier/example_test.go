@@ -71,10 +71,12 @@ func ExampleOptions() {
 	fmt.Println("chunk", tier.DefaultChunkBytes>>20, "MiB; cache", tier.DefaultCacheBytes>>20, "MiB in", tier.DefaultCacheChunks, "parts")
 	fmt.Println("cold reads", tier.DefaultReads, "at once,", tier.DefaultReadBytes>>20, "MiB; uploads", tier.DefaultUploads, "within", tier.DefaultUploadDeadline)
 	fmt.Println("pass every", tier.DefaultInterval, "requests", tier.DefaultStoreTimeout, "events", tier.DefaultEventTimeout, "backoff", tier.DefaultMinBackoff, "to", tier.DefaultMaxBackoff)
+	fmt.Println("checkpoint after", tier.DefaultCheckpointEvents, "events or", tier.DefaultCheckpointInterval)
 	// Output:
 	// chunk 4 MiB; cache 64 MiB in 4096 parts
 	// cold reads 16 at once, 32 MiB; uploads 2 within 1h0m0s
 	// pass every 30s requests 30s events 10s backoff 100ms to 15s
+	// checkpoint after 1000 events or 10m0s
 }
 
 // The state of a partition is a pure function of its events.

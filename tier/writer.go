@@ -59,7 +59,8 @@ func parseWriter(b []byte) (ID, time.Time, error) {
 }
 
 // LastWriter returns when a cluster last said that it is at work on a prefix: the
-// later of the store's word and its own. ok is false if none ever did. Whoever
+// later of the store's word and its own. ok is false if none ever did: who gives no
+// [Options].Writer does not, as most that use [Open] alone. Whoever
 // changes what is in the store without being that cluster asks first, and leaves it
 // alone for [WriterLease]. Errors are those of the store; an object that can't be read
 // counts by the store's time.

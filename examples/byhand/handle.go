@@ -364,7 +364,8 @@ func (t *Topic) read(ctx context.Context, id log.PartitionID, from log.Offset, m
 const defaultReadBytes = 1 << 20
 
 // Records iterates over the committed records of a partition from an offset on,
-// in order, and ends at its end. Control batches are left out. Keys, values and
+// in order, and ends at its end. Committed means replicated: control batches are left
+// out, records of open and of aborted transactions are not. Keys, values and
 // headers belong to the caller.
 //
 // An error is yielded once and last; those of [Topic.Read], and

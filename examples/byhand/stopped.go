@@ -186,7 +186,9 @@ func (s *Stopped) TierReplicas() (here, all int) { return len(s.logs), s.want }
 
 // TierEvents iterates over the tier log of the replica that would lead: the one with
 // the newest epoch, and of these the longest. What it holds above the high watermark is
-// included: a start of the cluster would commit it.
+// included: a start of the cluster would commit it. It ends at the log's end, and gives
+// nothing if no replica is here. An error is yielded once and last: those of
+// [log.Log.Read], and ctx's. It can be used again.
 func (s *Stopped) TierEvents(ctx context.Context) iter.Seq2[tier.Committed, error] {
 	if len(s.logs) == 0 {
 		return func(yield func(tier.Committed, error) bool) {}
@@ -216,6 +218,8 @@ func stoppedEvents(ctx context.Context, l *log.Log) iter.Seq2[tier.Committed, er
 // of [Stopped.TierEvents] names an object which that one never does: what an audit
 // can't know; see [tier.SweepStopped]. Of manifests it knows all that any replica names,
 // since another one may lead next, and go back to an earlier checkpoint.
+// It reads all of them; errors are those of [Stopped.TierEvents] and [tier.DecodeEvent].
+// The function is safe for concurrent use.
 func (s *Stopped) TierKnows(ctx context.Context) (func(log.PartitionID, tier.ID) bool, error) {
 	type name struct {
 		p  log.PartitionID
