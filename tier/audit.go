@@ -312,7 +312,9 @@ func (a *audit) compare(ctx context.Context) error {
 		if s.manifest != (ID{}) {
 			key := ManifestKey(a.o.Prefix, id, s.manifest)
 			known[key] = true
-			if _, ok := a.objects[key]; !ok {
+			if _, ok, err := a.object(ctx, key); err != nil {
+				return err
+			} else if !ok {
 				a.find(Finding{Kind: FindingManifest, Partition: id, Key: key})
 			}
 		}
@@ -326,8 +328,10 @@ func (a *audit) compare(ctx context.Context) error {
 				continue // its deletion is due: whether it is there does not matter
 			}
 			f := Finding{Partition: id, Base: max(r.Base, s.logStart), End: r.End, Key: key}
-			info, ok := a.objects[key]
+			info, ok, err := a.object(ctx, key)
 			switch {
+			case err != nil:
+				return err
 			case !ok:
 				f.Kind = FindingMissing
 				a.find(f)
@@ -355,6 +359,11 @@ func (a *audit) compare(ctx context.Context) error {
 		if a.states[k.Partition] == nil {
 			kind = FindingForeign
 		}
+		if _, err := a.o.Store.Head(ctx, key); errors.Is(err, ErrNotFound) {
+			continue // deleted since it was listed
+		} else if err != nil {
+			return fmt.Errorf("look for %s: %w", key, err)
+		}
 		a.find(Finding{Kind: kind, Partition: k.Partition, Base: k.Base, End: k.End, Key: key, Bytes: a.objects[key].Size})
 	}
 	if a.o.Depth >= AuditTails {
@@ -366,6 +375,23 @@ func (a *audit) compare(ctx context.Context) error {
 		return cmp.Or(comparePartitions(x.Partition, y.Partition), cmp.Compare(x.Base, y.Base), cmp.Compare(x.Kind, y.Kind))
 	})
 	return nil
+}
+
+// object looks for an object that the events name: it may have been stored since the
+// store was listed.
+func (a *audit) object(ctx context.Context, key string) (info ObjectInfo, ok bool, err error) {
+	if info, ok = a.objects[key]; ok {
+		return info, true, nil
+	}
+	info, err = a.o.Store.Head(ctx, key)
+	if errors.Is(err, ErrNotFound) {
+		return info, false, nil
+	}
+	if err != nil {
+		return info, false, fmt.Errorf("look for %s: %w", key, err)
+	}
+	a.objects[key] = info
+	return info, true, nil
 }
 
 func comparePartitions(x, y log.PartitionID) int {

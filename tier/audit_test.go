@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"iter"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -525,6 +526,47 @@ func TestAuditLateCheckpoint(t *testing.T) {
 		}
 		if len(a.Findings) != 1 || a.Findings[0].Kind != tier.FindingManifest {
 			t.Errorf("findings %v", a.Findings)
+		}
+	})
+}
+
+// listThen is a store in which much happens right after a listing.
+type listThen struct {
+	tier.ObjectStore
+	then func()
+}
+
+func (s listThen) List(ctx context.Context, prefix, after string) iter.Seq2[tier.ObjectInfo, error] {
+	return func(yield func(tier.ObjectInfo, error) bool) {
+		for info, err := range s.ObjectStore.List(ctx, prefix, after) {
+			if !yield(info, err) {
+				return
+			}
+		}
+		s.then()
+	}
+}
+
+// TestAuditOfABusyStore: what is stored or deleted between the listing and the reading
+// of the events is no finding: objects and manifests.
+func TestAuditOfABusyStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDuo(t, 100, false)
+		d.fill(200)
+		store := listThen{d.mem, func() {
+			d.fill(200)
+			if err := d.leader.part.TrimTo(t.Context(), 150, ""); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+		}}
+		a, err := tier.Audit(t.Context(), tier.AuditOptions{Store: store, Events: tier.ReadToEnd(t.Context(), d.events), Depth: tier.AuditBytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !a.Clean() || a.Ranges != d.leader.part.View().Ranges || d.start() == 0 {
+			t.Errorf("%d ranges of %d, findings %v", a.Ranges, d.leader.part.View().Ranges, a.Findings)
 		}
 	})
 }
