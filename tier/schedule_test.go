@@ -69,8 +69,14 @@ func TestSchedules(t *testing.T) {
 			"append", "crash", "lead", "zombie", "store down", "put lost", "put reply lost", "put late", "put landed late",
 			"delete lost", "event lost", "event reply lost", "event late", "event landed late", "trim", "cold read", "hot read",
 			"uploads", "deletes", "fenced", "checkpoints", "trimmed", "begun above the beginning", "manifests", "applied", "ignored: epoch", "ignored: sequence", "get lost",
+			"away", "sweep", "audit",
 		} {
 			if total[k] < 30 {
+				t.Errorf("%q happened %d times only", k, total[k])
+			}
+		}
+		for _, k := range []string{"file of states lost", "swept"} {
+			if total[k] < 5 {
 				t.Errorf("%q happened %d times only", k, total[k])
 			}
 		}
@@ -90,6 +96,7 @@ type node struct {
 	manager *tier.Manager
 	part    *tier.Partition
 	hw      atomic.Int64 // high watermark as this node knows it
+	away    bool         // its tier does not run
 }
 
 // A world is all of them.
@@ -306,6 +313,7 @@ func (w *world) start(n *node) {
 	if n.manager, err = tier.NewManager(tier.WithInlineState(o, w.inline)); err != nil {
 		w.fail("manager %d: %v", n.n, err)
 	}
+	n.away = false
 	n.hw.Store(min(n.hw.Load(), int64(n.log.End())))
 	po := w.policy
 	po.HighWatermark = func() log.Offset { return log.Offset(n.hw.Load()) }
@@ -316,12 +324,37 @@ func (w *world) start(n *node) {
 
 // stop ends a node's tier and log. A crash is the loss of power before it.
 func (w *world) stop(n *node) {
+	w.leave(n)
+	_ = n.log.Close() // fails after a crash
+}
+
+// leave ends a node's tier only: its log goes on.
+func (w *world) leave(n *node) {
+	if n.away {
+		return
+	}
+	n.away = true
 	n.part.Close()
 	w.collect(n)
 	if err := n.manager.Close(); err != nil {
 		w.fail("close manager %d: %v", n.n, err)
 	}
-	_ = n.log.Close() // fails after a crash
+}
+
+// back starts the tier of a node that was away, at times without its file of states.
+func (w *world) back(n *node) {
+	if !n.away {
+		return
+	}
+	w.say("node %d is back", n.n)
+	if _, err := n.fs.Stat("data/tier-state"); err == nil && w.r.IntN(2) == 0 {
+		w.count("file of states lost", 1)
+		if err := n.fs.Remove("data/tier-state"); err != nil {
+			w.fail("node %d: %v", n.n, err)
+		}
+	}
+	_ = n.log.Close()
+	w.start(n)
 }
 
 func (w *world) collect(n *node) {
@@ -378,6 +411,8 @@ func (w *world) lead(i int) {
 		w.align(n)
 	}
 	w.leader = i
+	w.back(w.nodes[i])
+	w.align(w.nodes[i])
 	w.nodes[i].part.Lead(w.epoch)
 }
 
@@ -564,6 +599,7 @@ func (w *world) run(steps int, total map[string]int) {
 		default:
 			time.Sleep(time.Duration(w.r.IntN(3000)) * time.Millisecond)
 		}
+		w.more()
 		synctest.Wait()
 		for _, n := range w.nodes {
 			if n.n == w.leader || w.r.IntN(4) == 0 {
@@ -584,6 +620,48 @@ func (w *world) run(steps int, total map[string]int) {
 	}
 }
 
+// more does what does not happen at every step: nodes whose tier is away for long, also
+// while the tier log is trimmed, sweeps without grace and audits of what is alive.
+func (w *world) more() {
+	switch n := w.r.IntN(60); {
+	case n < 2:
+		if n := w.nodes[w.r.IntN(worldNodes)]; n.n != w.leader {
+			w.count("away", 1)
+			w.say("node %d is away", n.n)
+			w.leave(n)
+		}
+	case n < 5:
+		w.back(w.nodes[w.r.IntN(worldNodes)])
+	case n < 10:
+		ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+		defer cancel()
+		n := w.nodes[w.leader]
+		if w.r.IntN(4) == 0 {
+			n = w.nodes[w.r.IntN(worldNodes)] // who may believe that it leads
+		}
+		r, err := n.part.Sweep(ctx, tier.SweepOptions{MinAge: -1})
+		w.say("sweep of node %d: %+v, %v", n.n, r, err)
+		if err == nil {
+			w.count("sweep", 1)
+			w.count("swept", r.Deleted)
+		}
+	case n < 12 && !w.evDown:
+		a, err := tier.Audit(w.ctx, tier.AuditOptions{Store: w.mem, Prefix: "p", Events: tier.ReadToEnd(w.ctx, w.events)})
+		if err != nil {
+			if !errors.Is(err, tier.ErrNotFound) { // no owner yet
+				w.fail("audit: %v", err)
+			}
+			return
+		}
+		w.count("audit", 1)
+		for _, f := range a.Findings {
+			if f.Kind != tier.FindingOrphan {
+				w.fail("audit: %v", f)
+			}
+		}
+	}
+}
+
 // settle ends the faults and holds the world against the oracle.
 func (w *world) settle() {
 	w.say("quiet")
@@ -593,6 +671,9 @@ func (w *world) settle() {
 	w.store.Land(w.ctx)
 	w.events.Land(nil)
 	time.Sleep(time.Minute)
+	for _, n := range w.nodes {
+		w.back(n)
+	}
 	w.lead(w.leader)
 	for range 3 {
 		w.append()
