@@ -937,3 +937,59 @@ func TestRetentionStaysBelowTheHighWatermark(t *testing.T) {
 		w.close(t)
 	})
 }
+
+// TestManyDeletions: of very many ranges below the log start only so many are under
+// deletion at once, since each event looks through them; all go in the end.
+func TestManyDeletions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ranges = 3000
+		events := &tiertest.Events{}
+		seq := uint64(0)
+		emit := func(body tier.Body) {
+			t.Helper()
+			b, err := tier.EncodeEvent(tier.Event{Partition: testPartition, Epoch: 1, Seq: seq, Body: body})
+			if err == nil {
+				err = events.Append(t.Context(), testPartition, b)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			seq++
+		}
+		emit(tier.Barrier{})
+		for i := range ranges {
+			id := tier.ID{1, byte(i), byte(i >> 8)}
+			emit(tier.CopyStarted{ID: id, Base: log.Offset(i), End: log.Offset(i + 1), Deadline: time.UnixMilli(1)})
+			emit(tier.CopyFinished{ID: id, BatchBytes: 1, ObjectBytes: 3, TailBytes: 1, MaxTimestamp: time.UnixMilli(1), Sealed: time.UnixMilli(1)})
+		}
+		emit(tier.LogStart{Start: ranges, Cause: tier.Cause{Kind: tier.CauseRequest}})
+		store := tiertest.NewFaulty(memstore.New())
+		m, err := tier.NewManager(tier.Options{Store: store, Events: events, Cluster: tier.ID{1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := log.Open(t.Context(), "data", log.Options{FS: logtest.NewFS(1), Partition: testPartition})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = errors.Join(m.Close(), l.Close()) }()
+		time.Sleep(time.Second) // the owner is known
+		store.SetDown(true)
+		p, err := m.Open(testPartition, l, tier.PartitionOptions{HighWatermark: l.DurableEnd})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Lead(2)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s, _ := p.State(); len(s.Pending()) == 0 || len(s.Pending()) > 1024 || len(s.Pending())+len(s.Expired(ranges)) != ranges {
+			t.Errorf("%d under deletion, %d wait", len(s.Pending()), len(s.Expired(ranges)))
+		}
+		store.SetDown(false)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if s, _ := p.State(); len(s.Pending()) > 0 || len(s.Expired(1)) > 0 {
+			t.Errorf("%d under deletion, %d wait", len(s.Pending()), len(s.Expired(ranges)))
+		}
+	})
+}
