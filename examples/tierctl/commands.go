@@ -164,6 +164,7 @@ func (p *place) catalog(ctx context.Context, o *options) ([]*tier.Chain, error) 
 func sweepFlags(f *flag.FlagSet, o *options) {
 	f.BoolVar(&o.dryRun, "dry-run", false, "find and delete nothing")
 	f.DurationVar(&o.minAge, "min-age", tier.DefaultSweepAge, "spare objects younger than `this`")
+	f.BoolVar(&o.force, "force", false, "sweep although a cluster may be at work on the store")
 }
 
 // runSweep deletes what no tier log knows.
@@ -181,6 +182,13 @@ func runSweep(ctx context.Context, o *options) (_ int, err error) {
 	defer func() { err = errors.Join(err, p.close()) }()
 	if here, all := p.stopped.TierReplicas(); here < all && !o.dryRun {
 		return 0, fmt.Errorf("%d of %d replicas of the tier log are in %s: the others may know objects that these do not; use -dry-run to look", here, all, o.dir)
+	}
+	// The directories may be a copy, and the cluster at work elsewhere: then what it has
+	// uploaded since would look like orphans. Of a store that is in them there is a copy too.
+	if !o.dryRun && (o.store != "" || o.s3 != "") {
+		if err := o.leftAlone(ctx, p); err != nil {
+			return 0, err
+		}
 	}
 	known, err := p.stopped.TierKnows(ctx)
 	if err != nil {
@@ -238,6 +246,18 @@ func runSweep(ctx context.Context, o *options) (_ int, err error) {
 	return statusFindings, nil
 }
 
+// leftAlone returns an error if a cluster may be at work on the store.
+func (o *options) leftAlone(ctx context.Context, p *place) error {
+	at, ok, err := tier.LastWriter(ctx, p.store, p.prefix)
+	if err != nil {
+		return err
+	}
+	if age := time.Since(at); ok && age < tier.WriterLease && !o.force {
+		return fmt.Errorf("a cluster was at work on this store %v ago: stop it and wait until %v have passed, or use -force", age.Round(time.Second), tier.WriterLease)
+	}
+	return nil
+}
+
 func restoreFlags(f *flag.FlagSet, o *options) {
 	f.StringVar(&o.out, "out", "", "`directory` for the restored logs, one below it for each partition")
 	f.Func("to", "restore batches that end at or below this `offset` (default: all)", func(s string) (err error) {
@@ -273,12 +293,10 @@ func runRestore(ctx context.Context, o *options) (_ int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	at, ok, err := tier.LastWriter(ctx, p.store, p.prefix)
-	if err != nil {
-		return 0, err
-	}
-	if age := time.Since(at); ok && age < tier.WriterLease && p.stopped == nil && !o.force {
-		return 0, fmt.Errorf("a cluster was at work on this store %v ago: stop it and wait until %v have passed, or use -force", age.Round(time.Second), tier.WriterLease)
+	if p.stopped == nil {
+		if err := o.leftAlone(ctx, p); err != nil {
+			return 0, err
+		}
 	}
 	chains, err := p.catalog(ctx, o)
 	if err == nil {

@@ -1,7 +1,7 @@
 // Tierctl looks after the object store of a cluster that does not run.
 //
 //	tierctl audit   (-dir D | -store DIR | -s3 URL) [-depth names|tails|bytes] [-json]
-//	tierctl sweep   -dir D [-dry-run] [-min-age 2h] [-json]
+//	tierctl sweep   -dir D [-dry-run] [-min-age 2h] [-force] [-json]
 //	tierctl restore (-dir D | -store DIR | -s3 URL) -out OUT [-to OFFSET] [-partition P] [-force] [-json]
 //	tierctl ls      (-dir D | -store DIR | -s3 URL) [-json]
 //	tierctl cat     (-dir D | -store DIR | -s3 URL) [-n N] [-partition P] OFFSET
@@ -18,7 +18,7 @@
 // What an interrupted restore leaves in OUT must be removed by hand. It refuses while a cluster is at work on the store (it says so there
 // each minute; ten minutes after the last time it counts as gone), unless -force.
 // sweep deletes objects of known partitions that no tier log knows, and spares those
-// younger than -min-age.
+// younger than -min-age. With -store or -s3 it refuses as restore does: D may be a copy.
 //
 // An s3 URL is s3://[KEY:SECRET@][HOST[:PORT]/]BUCKET[/PREFIX][?region=R&plaintext=1];
 // without keys in it they are looked for where Amazon's tools do.

@@ -200,7 +200,16 @@ func TestTierctl(t *testing.T) {
 	if _, err := os.Stat(orphan); err != nil {
 		t.Error(err)
 	}
-	must(t, 0, "sweep", "-min-age", "0", "-dir", dir)
+	// With another store than that in the directory, these may be a copy of a cluster
+	// that is at work.
+	beside := []string{"sweep", "-min-age", "0", "-dir", dir, "-store", store}
+	if status, _, stderr := tierctl(t, beside...); status != statusFailed || !strings.Contains(stderr, "-force") {
+		t.Errorf("sweep beside a cluster: status %d, %s", status, stderr)
+	}
+	if _, err := os.Stat(orphan); err != nil {
+		t.Error(err)
+	}
+	must(t, 0, append(beside, "-force")...)
 	if _, err := os.Stat(orphan); !os.IsNotExist(err) {
 		t.Errorf("after the sweep: %v", err)
 	}
