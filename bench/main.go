@@ -15,6 +15,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -82,7 +83,10 @@ func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	asJSON := flags.Bool("json", false, "print one JSON object a line")
 	pattern := flags.String("figure", "", "measure only figures that match this regular expression")
-	if err := flags.Parse(args[1:]); err != nil {
+	switch err := flags.Parse(args[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		return nil
+	case err != nil:
 		return err
 	}
 	figure, err := regexp.Compile(*pattern)

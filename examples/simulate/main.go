@@ -11,6 +11,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -60,7 +61,10 @@ func run(args []string, out, notes io.Writer) error {
 	full := flags.Bool("full", false, "run the long form")
 	tenants := flags.Int("tenants", 0, "tenants in each population of the experiment quotas; 0 means 10 000")
 	seed := flags.Uint64("seed", 1, "seed of all random draws")
-	if err := flags.Parse(args); err != nil {
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return nil
+	case err != nil:
 		return err
 	}
 	experiment := experiments[*name]
