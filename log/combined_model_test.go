@@ -3,6 +3,8 @@ package log_test
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -18,14 +20,14 @@ func TestEverythingModel(t *testing.T) {
 		runs = 40
 	}
 	for seed := range runs {
-		everything(t, seed)
+		everything(t, seed, seed%3 == 0)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
 }
 
-func everything(t *testing.T, seed uint64) {
+func everything(t *testing.T, seed uint64, faults bool) {
 	rng := rand.New(rand.NewPCG(seed, 11))
 	fs := logtest.NewFS(seed)
 	f := newFleet(t, fs, 3, 1+int(seed%2)*9)
@@ -76,13 +78,36 @@ func everything(t *testing.T, seed uint64) {
 			}
 		}
 	}
+	fault := func() {
+		err := error(syscall.ENOSPC)
+		if rng.IntN(3) == 0 {
+			err = syscall.EIO
+		}
+		if rng.IntN(2) == 0 {
+			err = logtest.DoneButFailed(err)
+		}
+		left := rng.IntN(60)
+		fs.OnOp(func(op logtest.Op) error {
+			if !op.Kind.Changes() {
+				return nil
+			}
+			if left--; left == 0 {
+				return err
+			}
+			return nil
+		})
+	}
 	for range 80 {
+		if slices.ContainsFunc(f.lives, func(l *life) bool { return l.dead }) {
+			die()
+			f.resume(fs)
+		}
 		l := f.lives[rng.IntN(len(f.lives))]
 		if l.l == nil {
 			l.open()
 			continue
 		}
-		switch rng.IntN(18) {
+		switch rng.IntN(20) {
 		case 0:
 			l.append(1 + rng.IntN(3))
 		case 1:
@@ -115,6 +140,10 @@ func everything(t *testing.T, seed uint64) {
 			if rng.IntN(3) == 0 {
 				die()
 				f.resume(fs)
+			}
+		case 14:
+			if faults {
+				fault()
 			}
 		default:
 			mask := rng.IntN(8)

@@ -377,3 +377,42 @@ func TestFlushFails(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestFlushThenClose: what a flush has synced is durable, and known to be, before the
+// marker of a clean close says so: else a call that waits for it would write a slot
+// into the file that was closed.
+func TestFlushThenClose(t *testing.T) {
+	fs := logtest.NewFS(1)
+	disk, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := log.Options{Disk: disk}
+	l, err := log.Open(t.Context(), "/data/p", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustAppend(t, l, "durable")
+	if _, err := l.Write(0, plain("written")); err != nil {
+		t.Fatal(err)
+	}
+	log.FlushLog(l)
+	looked := false
+	fs.OnOp(func(op logtest.Op) error {
+		if op.Kind == logtest.OpCreate && strings.Contains(op.Path, "cordwood.clean") {
+			looked = true
+			if d := l.DurableEnd(); d != 2 {
+				t.Errorf("durable end %d", d)
+			}
+		}
+		return nil
+	})
+	mustClose(t, l)
+	if !looked {
+		t.Error("no marker was made")
+	}
+	fs.OnOp(nil)
+	if err := disk.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -88,9 +88,10 @@ type Log struct {
 	partial     bool   // what is written ends with a part of a call
 	growth      uint64 // writes value after the slots moved; 0 when that is durable
 	slotSeq     uint64
-	syncing     bool // somebody has the sync token
-	filing      bool // somebody syncs the active file; who takes it while holding the sync token waits
-	pinned      bool // the active file holds a use because it has unsynced writes
+	syncing     bool     // somebody has the sync token
+	filing      bool     // somebody syncs the active file; who takes it while holding the sync token waits
+	flushed     *segment // while filing is for a flush of it
+	pinned      bool     // the active file holds a use because it has unsynced writes
 	failed      *FailedError
 	syncDone    chan struct{} // closed when the sync token is free; nil if nobody waits
 	endMoved    chan struct{} // closed when end moves; nil if nobody waits
@@ -320,7 +321,8 @@ func (l *Log) syncUntil(ctx context.Context, target uint64, file bool) (Offset, 
 			l.mu.Unlock()
 			return 0, err
 		}
-		if file && l.filed >= target || !file && l.synced >= target {
+		// A flush in the background files what does not count as durable yet.
+		if l.synced >= target && (!file || l.filed >= target) {
 			d := l.durable
 			l.mu.Unlock()
 			return d, nil
@@ -382,24 +384,49 @@ func (l *Log) fileRound() {
 	l.mu.Lock()
 	unpin := l.filedLocked(r)
 	moved := l.durableLocked(r)
-	var rolled []Segment
-	if r.seg != l.active() {
-		// It has got a successor, before or just now.
-		if s := l.sealings[len(l.sealings)-1]; s.target == r.target {
-			l.durablePos, l.durableSum = 0, 0
-			l.stated = r.end
-			unpin, s.pinned = s.pinned, false
-			rolled = append(rolled, s.seg.public(s.info))
-		}
-	} else if r.state {
+	if r.state && r.seg == l.active() {
 		l.slotted = true
 	}
+	old := l.endSealedLocked()
 	l.filing = false
 	l.syncing = false
 	l.wakeLocked(&l.syncDone)
 	l.mu.Unlock()
 	l.afterRound(r, unpin, moved)
-	l.tellRolled(rolled)
+	l.tellSealed(old)
+}
+
+// endSealedLocked is called when a round or a flush ends. If the segment before the
+// active one has become durable by it, it notes that and returns what tellSealed needs.
+func (l *Log) endSealedLocked() (old sealedNow) {
+	n := len(l.sealings)
+	if n == 0 || l.sealings[n-1].durable || l.unsyncedLocked() != nil {
+		return old
+	}
+	s := l.sealings[n-1]
+	s.durable = true
+	l.durablePos, l.durableSum = 0, 0
+	l.stated = max(l.stated, s.info.end)
+	if s.pinned {
+		s.pinned = false
+		old.unpin = s.seg
+	}
+	old.rolled = []Segment{s.seg.public(s.info)}
+	return old
+}
+
+// sealedNow is what is left to do for a segment that has become durable.
+type sealedNow struct {
+	unpin  *segment
+	rolled []Segment
+}
+
+// tellSealed does that. Locks are free.
+func (l *Log) tellSealed(old sealedNow) {
+	if old.unpin != nil {
+		old.unpin.h.release()
+	}
+	l.tellRolled(old.rolled)
 }
 
 // A round is what one sync covers.

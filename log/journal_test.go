@@ -740,7 +740,12 @@ func (f *fleet) resume(fs *logtest.FS) {
 			f.t.Errorf("%s does not open", l.dir)
 			return
 		}
-		if err := w.matches(l.l); err != nil {
+		err := w.matches(l.l)
+		if err != nil && l.then != nil && l.then.matches(l.l) == nil {
+			w, err = l.then, nil
+		}
+		l.w, l.then = w, nil
+		if err != nil {
 			f.t.Errorf("%s after crash: %v", l.dir, err)
 			return
 		}

@@ -99,6 +99,7 @@ func (l *Log) rollGated() error {
 	if l.unsyncedLocked() == nil {
 		l.durable, l.durablePos, l.durableSum = l.end, 0, 0
 		l.stated = l.end
+		s.durable = true
 		l.rolled = append(l.rolled, seg.public(info))
 	} else {
 		l.tailWhole = false // until the segment is synced

@@ -70,10 +70,12 @@ func (l *Log) endJournalRound(r round, buf *buffer) bool {
 		return false
 	}
 	moved := l.durableLocked(r)
+	old := l.endSealedLocked()
 	l.syncing = false
 	l.wakeLocked(&l.syncDone)
 	l.mu.Unlock()
 	l.afterRound(r, false, moved)
+	l.tellSealed(old)
 	return true
 }
 
@@ -229,6 +231,7 @@ func (l *Log) flush() bool {
 	}
 	l.filing = true
 	r := l.captureLocked()
+	l.flushed = r.seg
 	l.slotWrittenLocked(r)
 	r.slot.end, r.slot.endHeaders = r.slot.durable, r.slot.headers
 	l.mu.Unlock()
@@ -238,9 +241,11 @@ func (l *Log) flush() bool {
 	}
 	l.mu.Lock()
 	unpin := err == nil && l.filedLocked(r)
-	l.filing = false
+	old := l.endSealedLocked()
+	l.filing, l.flushed = false, nil
 	l.wakeLocked(&l.syncDone)
 	l.mu.Unlock()
+	l.tellSealed(old)
 	if unpin {
 		r.seg.h.release()
 	}

@@ -25,8 +25,9 @@ type sealing struct {
 	first  int64     // Log.firstMs
 
 	// Under Log.mu:
-	pinned bool // the file holds a use because it has unsynced writes
-	stuck  bool // the disk was full
+	pinned  bool // the file holds a use because it has unsynced writes
+	durable bool // noted that it is
+	stuck   bool // the disk was full
 }
 
 // newSealing describes the active segment. Requires: gate.
@@ -139,6 +140,15 @@ func (l *Log) cutSealed(s *sealing) error {
 		return err
 	}
 	defer s.seg.h.release()
+	// A flush that began while it was active would write its slot behind the end.
+	l.mu.Lock()
+	for l.flushed == s.seg {
+		ch := waiterLocked(&l.syncDone)
+		l.mu.Unlock()
+		<-ch
+		l.mu.Lock()
+	}
+	l.mu.Unlock()
 	l.disk.enter()
 	err = f.Truncate(s.info.size)
 	l.disk.leave()
