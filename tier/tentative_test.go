@@ -125,6 +125,8 @@ func (h *history) step() {
 		if h.r.IntN(2) == 0 {
 			p.late = append(p.late[:i], p.late[i+1:]...)
 		}
+	case n < 6:
+		p.late = append(p.late, h.propose(p)) // the leader begins again in its epoch
 	default:
 		b := h.propose(p)
 		if h.r.IntN(4) == 0 {
@@ -546,4 +548,76 @@ func TestLineageGoesOn(t *testing.T) {
 	if err := tier.LoadCheckpoint(s); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestManyManifests: a node that begins with the manifests of many partitions reads few
+// at once, since each is in memory whole, and can be closed while they hang.
+func TestManyManifests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &history{t: t, mem: memstore.New(), events: &tiertest.Events{}}
+		for i := range 20 {
+			p := &historyPart{id: log.PartitionID{Topic: log.TopicID{1}, Index: int32(i)}}
+			h.parts = append(h.parts, p)
+			h.lead(p)
+		}
+		for i, p := range h.parts {
+			c := tier.CheckpointOf(&p.state)
+			b := c.State
+			c.State, c.Manifest = nil, tier.ID{byte(i + 1)}
+			if err := h.mem.Put(t.Context(), tier.ManifestKey("", p.id, c.Manifest), bytes.NewReader(b), int64(len(b)), tier.PutOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			e, err := tier.EncodeEvent(tier.Event{Partition: p.id, Epoch: p.epoch, Seq: 1, Body: c})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.emit(p, e)
+		}
+		if err := h.events.Trim(t.Context(), 20); err != nil {
+			t.Fatal(err)
+		}
+		store := tiertest.NewFaulty(h.mem)
+		var now, most atomic.Int64
+		delay := 10 * time.Second
+		store.SetFault(func(op tiertest.Op) tiertest.Fault {
+			if op.Kind != "get" || !strings.Contains(op.Key, "/manifest-") {
+				return tiertest.Fault{}
+			}
+			most.Store(max(most.Load(), now.Add(1)))
+			time.AfterFunc(delay-time.Second, func() { now.Add(-1) })
+			return tiertest.Fault{Delay: delay}
+		})
+		for _, closed := range []bool{true, false} {
+			m, err := tier.NewManager(tier.Options{Store: store, Events: h.events, Cluster: tier.ID{1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+			if !closed {
+				time.Sleep(5 * time.Minute)
+				l, err := log.Open(t.Context(), "data", log.Options{FS: logtest.NewFS(1), Partition: h.parts[7].id})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close()
+				p, err := m.Open(h.parts[7].id, l, tier.PartitionOptions{HighWatermark: l.DurableEnd})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := p.WaitKnown(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if s, _ := p.State(); !s.Equal(&h.parts[7].state) {
+					t.Errorf("view %+v", p.View())
+				}
+			}
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(delay)
+		}
+		if n := most.Load(); n == 0 || n > 4 {
+			t.Errorf("%d manifests were read at once", n)
+		}
+	})
 }
