@@ -276,8 +276,8 @@ func (a *audit) replay(ctx context.Context) error {
 		}
 		switch v := s.Apply(e); v {
 		case RefusedGap, RefusedLineage, RefusedID, RefusedPartition, RefusedState:
-			if tentative {
-				continue // what came before it is not there
+			if tentative || s.outrun(e) {
+				continue // what came before it is not there, or the log start came before it
 			}
 			a.find(Finding{Kind: FindingEvent, Partition: e.Partition, Err: fmt.Errorf("event at offset %d of the tier log: %v", c.Offset, v)})
 		}
@@ -287,6 +287,13 @@ func (a *audit) replay(ctx context.Context) error {
 	}
 	a.report.Partitions = len(a.states)
 	return nil
+}
+
+// outrun says whether an event ends an upload whose range the log start has passed.
+func (s *State) outrun(e Event) bool {
+	f, ok := e.Body.(CopyFinished)
+	i := s.findPending(f.ID)
+	return ok && i >= 0 && s.pending[i].End <= s.logStart
 }
 
 func (a *audit) find(f Finding) { a.report.Findings = append(a.report.Findings, f) }

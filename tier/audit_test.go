@@ -570,3 +570,39 @@ func TestAuditOfABusyStore(t *testing.T) {
 		}
 	})
 }
+
+// TestAuditOutrunUpload: an upload that the log start has overtaken is refused by all
+// states, and no finding; one that leaves a gap is.
+func TestAuditOutrunUpload(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		logStart log.Offset
+		base     log.Offset
+		findings int
+	}{{"outrun", 10, 0, 0}, {"gap", 3, 5, 1}} {
+		h := &history{t: t, mem: memstore.New(), events: &tiertest.Events{}}
+		p := &historyPart{id: testPartition}
+		h.lead(p)
+		for _, body := range []tier.Body{
+			tier.CopyStarted{ID: tier.ID{1}, Base: c.base, End: 10, Deadline: time.UnixMilli(1)},
+			tier.LogStart{Start: c.logStart, Cause: tier.Cause{Kind: tier.CauseRequest}},
+			tier.CopyFinished{ID: tier.ID{1}, BatchBytes: 1, ObjectBytes: 3, TailBytes: 1, MaxTimestamp: time.UnixMilli(1), Sealed: time.UnixMilli(1)},
+		} {
+			b, err := tier.EncodeEvent(tier.Event{Partition: p.id, Epoch: p.epoch, Seq: p.state.Seq() + 1, Body: body})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.emit(p, b)
+		}
+		if err := h.mem.Put(t.Context(), "owner", bytes.NewReader(tier.OwnerContent(tier.ID{1})), int64(len(tier.OwnerContent(tier.ID{1}))), tier.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		a, err := tier.Audit(t.Context(), tier.AuditOptions{Store: h.mem, Events: tier.ReadToEnd(t.Context(), h.events)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Findings) != c.findings {
+			t.Errorf("%s: findings %v", c.name, a.Findings)
+		}
+	}
+}

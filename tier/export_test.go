@@ -41,3 +41,6 @@ func LoadCheckpoint(s *State) error {
 	c := s.checkpoint()
 	return new(State).load(Event{Epoch: s.epoch, Seq: s.seq + 1, Body: c}, c.State)
 }
+
+// OwnerContent is what the owner object of a cluster holds.
+func OwnerContent(cluster ID) []byte { return ownerContent(cluster) }
