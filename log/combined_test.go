@@ -416,3 +416,49 @@ func TestFlushThenClose(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSettledAfterCrash: a log that was opened after a crash needs nothing of the
+// journal's lives before, also if it has not been written to since. So it is whole when
+// the journal has given them up.
+func TestSettledAfterCrash(t *testing.T) {
+	fs := logtest.NewFS(1)
+	var l *log.Log
+	open := func() {
+		disk, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.JournalAll(disk)
+		if l, err = log.Open(t.Context(), "/data/p", log.Options{Disk: disk}); err != nil {
+			t.Fatal(err)
+		}
+		if r := l.Recovery(); r.Lossy {
+			t.Fatalf("got %+v", r)
+		}
+	}
+	crash := func() {
+		after := fs.Crash(logtest.CrashLoseAll)
+		mustCloseDead(l)
+		fs = after
+	}
+	open()
+	want := []string{"a", "b", "c"}
+	for _, s := range want {
+		mustAppend(t, l, s)
+	}
+	crash()
+	open()
+	crash()
+	for _, name := range fs.Names() {
+		if strings.Contains(name, "cordwood.journal/") && !strings.HasSuffix(name, "/") {
+			if err := fs.Remove(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	open()
+	if got := values(t, l, 0); !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+	mustClose(t, l)
+}

@@ -228,7 +228,8 @@ func (j *journal) bound() error {
 		var bytes int64
 		low := j.identity.life
 		for _, f := range j.files {
-			if !f.free {
+			// The last life counts apart, else it would take all from the one before.
+			if !f.free && f.use.life() < j.identity.life {
 				bytes += f.size
 				low = min(low, f.use.life())
 			}

@@ -167,6 +167,11 @@ func (l *Log) recover(ctx context.Context) error {
 		return err
 	}
 	if l.stated >= l.journaled {
+		if !l.o.ReadOnly {
+			if err := l.unmarkJournal(); err != nil && !full(err) {
+				return fmt.Errorf("replace %s in %s: %w", metaName, l.dir, err)
+			}
+		}
 		l.forgetJournal()
 	}
 	l.journaled = 0

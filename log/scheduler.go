@@ -162,16 +162,12 @@ func (l *Log) markJournal() error {
 	return nil
 }
 
-// unmarkJournal takes the name of another journal, whose entries the log does not
-// need any more, out of the meta file. Requires: gate.
+// unmarkJournal takes the name of another journal, or of an earlier life of this one,
+// whose entries the log does not need any more, out of the meta file: when the journal
+// gives that life up, nothing is lost. Requires: gate, or recovery.
 func (l *Log) unmarkJournal() error {
-	if l.meta.journal == (journalID{}) || l.unsure {
+	if l.meta.journal == (journalID{}) || l.unsure || l.marked {
 		return nil
-	}
-	if j := l.disk.journal; j != nil {
-		if id, _ := j.mark(); id == l.meta.journal {
-			return nil
-		}
 	}
 	m := l.meta
 	m.journal, m.journalLife = journalID{}, 0
