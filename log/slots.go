@@ -197,19 +197,28 @@ func newestSlot(f File, size int64, id logID, base Offset) (slot, bool, error) {
 			look(b[:], 0)
 		}
 	}
+	if err := eachNear(f, size, look); err != nil {
+		return slot{}, false, err
+	}
+	return best, found, nil
+}
+
+// eachNear calls look with the bytes and the position of every place where a near slot
+// can stand.
+func eachNear(f File, size int64, look func(b []byte, at int64)) error {
 	buf := getBuffer(int(min(max(size, 0), scanBytes)))
 	defer buf.put()
 	for at := int64(0); at+slotGap <= size; at += scanBytes {
 		b := buf.b[:min(scanBytes, size-at)]
 		if err := readAt(f, b, at); err != nil {
-			return slot{}, false, err
+			return err
 		}
 		for p := int64(nearOffset); p+nearGap+slotBytes <= int64(len(b)); p += slotGap {
-			look(b[p:], at+p)
-			look(b[p+nearGap:], at+p+nearGap)
+			look(b[p:p+slotBytes], at+p)
+			look(b[p+nearGap:p+nearGap+slotBytes], at+p+nearGap)
 		}
 	}
-	return best, found, nil
+	return nil
 }
 
 func crcUpdate(sum uint32, b []byte) uint32 { return crc32.Update(sum, castagnoli, b) }

@@ -407,14 +407,28 @@ func (l *Log) judgeSpare(name string) (s *spare, base Offset, segment bool, err 
 	}
 	var b [slotBytes]byte
 	var newest slot
+	torn := false
+	look := func(b []byte) {
+		s, ok := decodeSlot(b)
+		ok = ok && s.id == l.id
+		if ok && s.base >= l.local && (!segment || s.sequence > newest.sequence) {
+			newest, segment = s, true
+		}
+		torn = torn || !ok && slices.ContainsFunc(b, func(c byte) bool { return c != 0 })
+	}
 	for _, p := range slotPositions(size) {
 		for i := range int64(2) {
 			if err := readAt(f, b[:], p+i*slotGap); err != nil {
 				return nil, 0, false, err
 			}
-			if s, ok := decodeSlot(b[:]); ok && s.id == l.id && s.base >= l.local && (!segment || s.sequence > newest.sequence) {
-				newest, segment = s, true
-			}
+			look(b[:])
+		}
+	}
+	if !segment && torn {
+		// The first slot in such a file stands at its end, and was durable before one
+		// stood near. It may have been torn when the next but one was written over it.
+		if err := eachNear(f, size, func(b []byte, _ int64) { look(b) }); err != nil {
+			return nil, 0, false, err
 		}
 	}
 	if segment {
