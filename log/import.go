@@ -159,8 +159,9 @@ func parsePartitionFile(b []byte) (TopicID, bool) {
 	if !ok {
 		return t, false
 	}
-	id, err := base64.RawURLEncoding.Strict().DecodeString(string(bytes.TrimRight(rest, "\r\n")))
-	if err != nil || len(id) != len(t) {
+	text := bytes.TrimRight(rest, "\r\n")
+	id, err := base64.RawURLEncoding.Strict().DecodeString(string(text))
+	if err != nil || len(id) != len(t) || len(text) != base64.RawURLEncoding.EncodedLen(len(t)) { // it passes over line ends
 		return t, false
 	}
 	return TopicID(id), true
