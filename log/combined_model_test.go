@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -86,12 +87,13 @@ func everything(t *testing.T, seed uint64, faults bool) {
 		if rng.IntN(2) == 0 {
 			err = logtest.DoneButFailed(err)
 		}
-		left := rng.IntN(60)
+		var left atomic.Int64 // the background has operations too
+		left.Store(rng.Int64N(60))
 		fs.OnOp(func(op logtest.Op) error {
 			if !op.Kind.Changes() {
 				return nil
 			}
-			if left--; left == 0 {
+			if left.Add(-1) == 0 {
 				return err
 			}
 			return nil

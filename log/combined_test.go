@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -106,7 +107,8 @@ func TestUnsyncedNameRollBack(t *testing.T) {
 			for range parts {
 				b = append(b, plain(big("more", 9000))...)
 			}
-			writes, from := 0, fs.Changes()
+			var writes atomic.Int64
+			from := fs.Changes()
 			fs.OnOp(func(op logtest.Op) error {
 				if op.Kind.Changes() && op.Changed-from >= at {
 					fs.PowerOff()
@@ -115,7 +117,7 @@ func TestUnsyncedNameRollBack(t *testing.T) {
 					return syscall.ENOSPC
 				}
 				if op.Kind == logtest.OpWrite && op.Len > 9000 {
-					if writes++; writes == max(1, parts-1) {
+					if int(writes.Add(1)) == max(1, parts-1) {
 						return syscall.ENOSPC
 					}
 				}
@@ -160,10 +162,10 @@ func TestTruncatedNotYetDurable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	looked := false
+	var looked atomic.Bool
 	fs.OnOp(func(op logtest.Op) error {
 		if op.Kind == logtest.OpTruncate {
-			looked = true
+			looked.Store(true)
 			if d := l.DurableEnd(); d != 1 {
 				t.Errorf("durable end %d before the sync", d)
 			}
@@ -173,8 +175,8 @@ func TestTruncatedNotYetDurable(t *testing.T) {
 	if _, err := l.TruncateTo(t.Context(), 3); err != nil {
 		t.Fatal(err)
 	}
-	if d := l.DurableEnd(); d != 3 || !looked {
-		t.Errorf("durable end %d, looked %v", d, looked)
+	if d := l.DurableEnd(); d != 3 || !looked.Load() {
+		t.Errorf("durable end %d, looked %v", d, looked.Load())
 	}
 	fs.OnOp(nil)
 	mustClose(t, l)
@@ -397,10 +399,10 @@ func TestFlushThenClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	log.FlushLog(l)
-	looked := false
+	var looked atomic.Bool
 	fs.OnOp(func(op logtest.Op) error {
 		if op.Kind == logtest.OpCreate && strings.Contains(op.Path, "cordwood.clean") {
-			looked = true
+			looked.Store(true)
 			if d := l.DurableEnd(); d != 2 {
 				t.Errorf("durable end %d", d)
 			}
@@ -408,7 +410,7 @@ func TestFlushThenClose(t *testing.T) {
 		return nil
 	})
 	mustClose(t, l)
-	if !looked {
+	if !looked.Load() {
 		t.Error("no marker was made")
 	}
 	fs.OnOp(nil)
