@@ -346,7 +346,7 @@ func cut(batches []byte, c *chunk, from log.Offset, maxBytes int) (*Slice, error
 				rest, at = rest[at:], 0
 			}
 		} else {
-			if len(s.b)+b.Size() > maxBytes || b.BaseOffset() != s.end {
+			if len(s.b)+b.Size() > maxBytes || b.BaseOffset() != s.end || b.NextOffset() <= s.end {
 				break
 			}
 			s.b, s.end = rest[:at+b.Size():at+b.Size()], b.NextOffset()
