@@ -949,7 +949,7 @@ func failedRoll(t *testing.T) {
 	for _, kind := range []logtest.Kind{logtest.OpRename, logtest.OpTruncate, logtest.OpSyncDir, logtest.OpCreate} {
 		fs := logtest.NewFS(1)
 		l := open(t, fs, log.Options{SegmentBytes: 1 << 10})
-		mustAppend(t, l, big("x", 900))
+		mustAppend(t, l, big("x", 300)) // less than half of a segment: no file is made in advance
 		fs.OnOp(func(op logtest.Op) error {
 			if op.Kind == kind {
 				return syscall.EIO
@@ -959,8 +959,10 @@ func failedRoll(t *testing.T) {
 		acked := 1
 		if kind == logtest.OpTruncate {
 			// The full segment is cut in the background, after it was sealed.
-			mustAppend(t, l, big("y", 900))
-			acked = 2
+			// The append that makes it full may come through before that.
+			if _, err := l.Append(t.Context(), plain(big("y", 900))); err == nil {
+				acked = 2
+			}
 			l.Wait(t.Context(), 1000) //nolint:errcheck // until it fails
 		}
 		for range 3 {
@@ -973,8 +975,8 @@ func failedRoll(t *testing.T) {
 		fs.OnOp(nil)
 		l.Close() //nolint:errcheck // it has failed
 		l = open(t, fs.Crash(), log.Options{SegmentBytes: 1 << 10})
-		if got := values(t, l, 0); len(got) != acked {
-			t.Errorf("%v: got %d records", kind, len(got))
+		if got := len(values(t, l, 0)); got != acked && !(kind == logtest.OpTruncate && got == 2) {
+			t.Errorf("%v: got %d records, acknowledged %d", kind, got, acked)
 		}
 		mustClose(t, l)
 	}
