@@ -36,7 +36,8 @@ import (
 // Sizes of the journal.
 const (
 	// journalLogBytes is how many unsynced bytes a log brings to one group at most;
-	// with more it syncs its own file. See docs/format/log-journal.md for the measurement.
+	// with more it syncs its own file. It is an estimate, not a measured optimum: the
+	// grid for that is BenchmarkJournal's.
 	journalLogBytes = 64 << 10
 
 	journalFirstFile = 64 << 10 // later ones are twice as long, up to an eighth of all
