@@ -159,7 +159,7 @@ func (l *Log) abortedTransactions(ctx context.Context, from, to Offset) ([]Abort
 		l.mu.Lock()
 		err := l.readableLocked(from)
 		to := min(to, l.end)
-		v, active := l.tableViewLocked(from), activeTxns{l.x.aborted, l.size, l.end}
+		v, active := l.tableViewLocked(from), activeTxns{l.active().aborted < 0, l.x.aborted, l.size, l.end}
 		l.mu.Unlock()
 		if err != nil {
 			return nil, err
@@ -190,6 +190,7 @@ func (l *Log) readableLocked(off Offset) error {
 
 // activeTxns is what abortedFrom needs of the active segment, taken under mu.
 type activeTxns struct {
+	unknown bool // the aborted ones must be read from its batches
 	aborted []AbortedTxn
 	size    int64
 	end     Offset
@@ -201,13 +202,13 @@ func (l *Log) abortedFrom(v tableView, active activeTxns, from, to Offset) ([]Ab
 	var out []AbortedTxn
 	for i := v.i; i < len(v.segs); i++ {
 		txns := active.aborted
-		switch s := v.segs[i]; {
+		switch {
 		case i < len(v.segs)-1:
 			var err error
 			if txns, err = l.abortedIn(v.segs, i); err != nil {
 				return nil, err
 			}
-		case s.aborted < 0:
+		case active.unknown:
 			r, err := l.tableAt(tableView{segs: v.segs, i: i, limit: active.size}, active.end)
 			if err != nil {
 				return nil, err
