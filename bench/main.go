@@ -32,6 +32,7 @@ var suites = map[string]suite{
 	"balance": all(benchBalance),
 	"log":     benchLog,
 	"quota":   all(benchQuota),
+	"tier":    benchTier,
 }
 
 // A suite measures the figures that are wanted.
