@@ -16,6 +16,16 @@ func (im *Image) put(r record) *object {
 		im.hash.remove(recordHash(r.key, old.value))
 	}
 	im.hash.add(recordHash(r.key, r.value))
+	for _, key := range r.removes() {
+		gone, ok := im.records.Delete(key)
+		if !ok {
+			continue // as when a stored state is read, which has only what remains
+		}
+		im.hash.remove(recordHash(key, gone.value))
+		if gone.topic != nil {
+			im.names.Delete(nameKey(gone.topic.Tenant, gone.topic.Name))
+		}
+	}
 	if r.topic != nil {
 		im.names.Set(nameKey(r.topic.Tenant, r.topic.Name), r.topic.ID)
 	}
@@ -79,9 +89,33 @@ func (im *Image) check(r record) error {
 		if id, ok := im.names.Get(nameKey(r.topic.Tenant, r.topic.Name)); ok && id != r.topic.ID {
 			return fmt.Errorf("topic %q exists with another id", r.topic.Name)
 		}
+		if _, ok := im.records.Get(deletedKey(r.topic.ID)); ok {
+			return fmt.Errorf("topic id %v was that of a deleted topic", r.topic.ID)
+		}
+	case r.deleted != nil:
+		return im.checkDeleted(*r.deleted, exists)
 	case r.counters != nil:
 		if exists && (r.counters.nextBrokerEpoch < old.counters.nextBrokerEpoch || r.counters.nextProducerID < old.counters.nextProducerID) {
 			return errors.New("a counter goes back")
+		}
+	}
+	return nil
+}
+
+// checkDeleted is check for the record of a deleted topic.
+func (im *Image) checkDeleted(d DeletedTopic, exists bool) error {
+	t, ok := im.Topic(d.ID)
+	switch {
+	case exists || !ok:
+		return fmt.Errorf("deletion of topic %v, which does not exist", d.ID)
+	case t.Internal:
+		return fmt.Errorf("deletion of internal topic %q", t.Name)
+	case t.Name != d.Name || t.Tenant != d.Tenant || t.Partitions != len(d.Epochs):
+		return fmt.Errorf("deletion of topic %v as another", d.ID)
+	}
+	for i, e := range d.Epochs {
+		if p, ok := im.Partition(log.PartitionID{Topic: d.ID, Index: int32(i)}); !ok || e != p.LeaderEpoch+1 {
+			return fmt.Errorf("deletion of topic %v: epoch %d of partition %d", d.ID, e, i)
 		}
 	}
 	return nil
@@ -132,6 +166,14 @@ func checkPartition(p Partition) error {
 
 // A delta under construction: stored keys that changed.
 type changes map[string]struct{}
+
+// add notes what a record changes.
+func (c changes) add(r record) {
+	c[r.key] = struct{}{}
+	for _, key := range r.removes() {
+		c[key] = struct{}{}
+	}
+}
 
 func (c changes) delta() Delta {
 	var d Delta

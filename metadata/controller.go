@@ -66,6 +66,7 @@ type (
 		id   log.TopicID // also names the request: a retry has the same one
 		spec TopicSpec
 	}
+	deleteRequest    struct{ id log.TopicID }
 	producersRequest struct {
 		id    BrokerID
 		epoch BrokerEpoch
@@ -126,6 +127,8 @@ func (c *controller) decide(p *plan, now time.Time, req any) decision {
 	case createRequest:
 		t, err := c.createTopic(p, r.id, r.spec)
 		return decision{result: t, err: err}
+	case deleteRequest:
+		return decision{err: c.deleteTopic(p, r.id)}
 	case ISRChange:
 		part, err := c.alterISR(p, r)
 		return decision{result: part, err: err}
@@ -569,6 +572,9 @@ func (c *controller) createTopic(p *plan, id log.TopicID, s TopicSpec) (Topic, e
 		}
 		return Topic{}, fmt.Errorf("%w: topic id %v is taken", ErrInvalidRequest, id)
 	}
+	if _, ok := p.image.DeletedTopic(id); ok {
+		return Topic{}, fmt.Errorf("%w: %q, since it was created", ErrTopicDeleted, s.Name)
+	}
 	if err := checkSpec(s); err != nil {
 		return Topic{}, err
 	}
@@ -601,6 +607,29 @@ func (c *controller) createTopic(p *plan, id log.TopicID, s TopicSpec) (Topic, e
 		p.put(partitionRecord(q))
 	}
 	return t, nil
+}
+
+// deleteTopic ends a topic. From the record on nobody leads its partitions any more,
+// so the epochs in it are above all that any leader had. To delete a topic again, as
+// a retry does, changes nothing.
+func (c *controller) deleteTopic(p *plan, id log.TopicID) error {
+	if _, ok := p.image.DeletedTopic(id); ok {
+		return nil
+	}
+	t, ok := p.image.Topic(id)
+	if !ok {
+		return fmt.Errorf("%w: %v", ErrUnknownTopic, id)
+	}
+	if t.Internal {
+		return fmt.Errorf("%w: topic %q is internal", ErrInvalidRequest, t.Name)
+	}
+	d := DeletedTopic{ID: id, Tenant: t.Tenant, Name: t.Name}
+	for i := range t.Partitions {
+		q, _ := p.image.Partition(log.PartitionID{Topic: id, Index: int32(i)})
+		d.Epochs = append(d.Epochs, q.LeaderEpoch+1)
+	}
+	p.put(deletedRecord(d))
+	return nil
 }
 
 // maxPartitions bounds a topic so that its creation fits well into one entry.

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cordwood-io/cordwood/log"
 	"github.com/cordwood-io/cordwood/log/logtest"
 	"github.com/cordwood-io/cordwood/metadata"
 )
@@ -17,6 +18,7 @@ type scriptLog struct {
 	epochs []metadata.BrokerEpoch
 	topics []metadata.Topic
 	parts  []metadata.Partition
+	gone   []metadata.Topic
 	next   int64 // producer id that must not be below
 	index  uint64
 	hash   map[uint64]string // state hash by index, as seen
@@ -56,6 +58,14 @@ func script(ctx context.Context, s *metadata.Server, l *scriptLog) error {
 			return err
 		}
 		l.topics = append(l.topics, t)
+		t, err = s.CreateTopic(ctx, metadata.TopicSpec{Name: "gone", Partitions: 1, Replication: 1})
+		if err != nil {
+			return err
+		}
+		if err := s.DeleteTopic(ctx, t.ID); err != nil {
+			return err
+		}
+		l.gone = append(l.gone, t)
 		b, err := s.AllocateProducerIDs(ctx, 1, epoch)
 		if err != nil {
 			return err
@@ -89,6 +99,17 @@ func (l *scriptLog) check(t testing.TB, im *metadata.Image) {
 	for _, want := range l.topics {
 		if got, ok := im.TopicByName("", want.Name); !ok || got != want {
 			t.Errorf("topic %+v, want %+v", got, want)
+		}
+	}
+	for _, want := range l.gone {
+		if d, ok := im.DeletedTopic(want.ID); !ok || d.Name != want.Name || len(d.Epochs) != 1 {
+			t.Errorf("deleted topic %+v, %v, it was %+v", d, ok, want)
+		}
+		if got, ok := im.Topic(want.ID); ok {
+			t.Errorf("topic %+v is back", got)
+		}
+		if got, ok := im.Partition(log.PartitionID{Topic: want.ID}); ok {
+			t.Errorf("partition %+v is back", got)
 		}
 	}
 	for _, want := range l.parts {

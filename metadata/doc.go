@@ -73,9 +73,10 @@
 // lost can't be replaced under its old broker id (the others refuse it, since it has
 // forgotten its promises), and no voter can be added. Voters know each other's
 // directories from their registrations; that of a voter which does not register is
-// learnt by each of the others for itself, at its first message. Topics and
-// brokers can't be deleted, and replicas can't be reassigned. A snapshot travels as
-// one message.
+// learnt by each of the others for itself, at its first message. Brokers
+// can't be deleted, and replicas can't be reassigned. Of a deleted topic a record of
+// its name and one number a partition stays for ever. A snapshot travels as one
+// message.
 //
 // # Sources
 //

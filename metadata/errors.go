@@ -21,6 +21,9 @@ var (
 	// ErrUnknownTopic means that no such topic is known to the controller.
 	ErrUnknownTopic = errors.New("metadata: unknown topic")
 
+	// ErrTopicDeleted means that the topic was deleted. Nothing was changed.
+	ErrTopicDeleted = errors.New("metadata: topic was deleted")
+
 	// ErrUnknownPartition means that no such partition is known to the controller.
 	ErrUnknownPartition = errors.New("metadata: unknown partition")
 

@@ -34,6 +34,7 @@ type object struct {
 	topic     *Topic
 	partition *Partition
 	counters  *counters
+	deleted   *DeletedTopic
 }
 
 type counters struct {
@@ -104,6 +105,21 @@ func (im *Image) Topics() iter.Seq[Topic] {
 	}
 }
 
+// DeletedTopic returns what remains of a topic that was deleted.
+func (im *Image) DeletedTopic(id log.TopicID) (DeletedTopic, bool) {
+	if o, ok := im.records.Get(deletedKey(id)); ok {
+		return *o.deleted, true
+	}
+	return DeletedTopic{}, false
+}
+
+// DeletedTopics yields all topics that were deleted, in order of id.
+func (im *Image) DeletedTopics() iter.Seq[DeletedTopic] {
+	return func(yield func(DeletedTopic) bool) {
+		im.scan(keyDeleted, func(o *object) bool { return yield(*o.deleted) })
+	}
+}
+
 // Partition returns the record of a partition.
 func (im *Image) Partition(id log.PartitionID) (Partition, bool) {
 	if o, ok := im.records.Get(partitionKey(id)); ok {
@@ -152,6 +168,7 @@ func (im *Image) scan(kind byte, visit func(*object) bool) {
 const (
 	keyBroker    byte = 'b'
 	keyCounters  byte = 'c'
+	keyDeleted   byte = 'd'
 	keyPartition byte = 'p'
 	keyTopic     byte = 't'
 )
@@ -161,6 +178,8 @@ func brokerKey(id BrokerID) string {
 }
 
 func topicKey(id log.TopicID) string { return string(append([]byte{keyTopic}, id[:]...)) }
+
+func deletedKey(id log.TopicID) string { return string(append([]byte{keyDeleted}, id[:]...)) }
 
 func partitionKey(id log.PartitionID) string {
 	b := append([]byte{keyPartition}, id.Topic[:]...)

@@ -46,6 +46,9 @@ func checkInvariants(im *Image) error {
 func checkStep(a, b *Image) error {
 	for q := range a.Partitions() {
 		p, ok := b.Partition(q.ID)
+		if _, deleted := b.DeletedTopic(q.ID.Topic); !ok && deleted {
+			continue
+		}
 		if !ok {
 			return fmt.Errorf("%v is gone", q.ID)
 		}

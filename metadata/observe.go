@@ -84,7 +84,7 @@ func (s *Server) pullOnce(ctx context.Context, from BrokerID, wait time.Duration
 			return false, err
 		}
 		for _, r := range a.records {
-			touched[r.key] = struct{}{}
+			touched.add(r)
 		}
 	}
 	s.publish(next, touched, false)

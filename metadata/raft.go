@@ -526,7 +526,7 @@ func (m *member) applyEntries(entries []*raftpb.Entry) error {
 		outcomes = append(outcomes, a)
 		records = append(records, a.records...)
 		for _, r := range a.records {
-			touched[r.key] = struct{}{}
+			touched.add(r)
 		}
 	}
 	if err := m.store.apply(im, records); err != nil {

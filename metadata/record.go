@@ -39,6 +39,7 @@ const (
 	kindTopic     = 2
 	kindPartition = 3
 	kindCounters  = 4
+	kindDeleted   = 5
 )
 
 // A record is one change: the new value of the object with this key. The value's
@@ -48,6 +49,18 @@ type record struct {
 	kind uint32
 	key  string
 	*object
+}
+
+// removes returns the keys of the records that this one takes away.
+func (r record) removes() []string {
+	if r.deleted == nil {
+		return nil
+	}
+	keys := []string{topicKey(r.deleted.ID)}
+	for i := range r.deleted.Epochs {
+		keys = append(keys, partitionKey(log.PartitionID{Topic: r.deleted.ID, Index: int32(i)}))
+	}
+	return keys
 }
 
 func appendEnvelope(b []byte, magic string, m proto.Message) ([]byte, error) {
@@ -143,6 +156,14 @@ func decodeRecord(kind uint32, value []byte) (record, error) {
 			r.counters = &counters{nextBrokerEpoch: BrokerEpoch(m.NextBrokerEpoch), nextProducerID: m.NextProducerId}
 			r.key = string(keyCounters)
 		}
+	case kindDeleted:
+		var m metapb.DeletedTopic
+		if err = proto.Unmarshal(value, &m); err == nil {
+			r.deleted, err = deletedFromProto(&m)
+		}
+		if err == nil {
+			r.key = deletedKey(r.deleted.ID)
+		}
 	default:
 		err = fmt.Errorf("unknown kind %d: it is from a newer version", kind)
 	}
@@ -166,6 +187,8 @@ func kindOfKey(key string) uint32 {
 		return kindPartition
 	case keyCounters:
 		return kindCounters
+	case keyDeleted:
+		return kindDeleted
 	}
 	return 0
 }
@@ -199,6 +222,32 @@ func partitionRecord(p Partition) record {
 func countersRecord(c counters) record {
 	return newRecord(kindCounters, string(keyCounters),
 		&metapb.Counters{NextBrokerEpoch: int64(c.nextBrokerEpoch), NextProducerId: c.nextProducerID}, object{counters: &c})
+}
+
+func deletedRecord(t DeletedTopic) record {
+	m := &metapb.DeletedTopic{Id: t.ID[:], Tenant: t.Tenant, Name: t.Name}
+	for _, e := range t.Epochs {
+		m.Epochs = append(m.Epochs, int32(e))
+	}
+	return newRecord(kindDeleted, deletedKey(t.ID), m, object{deleted: &t})
+}
+
+func deletedFromProto(m *metapb.DeletedTopic) (*DeletedTopic, error) {
+	id, err := topicIDFromProto(m.GetId())
+	if err != nil {
+		return nil, err
+	}
+	t := &DeletedTopic{ID: id, Tenant: m.GetTenant(), Name: m.GetName()}
+	for _, e := range m.GetEpochs() {
+		if e <= 0 {
+			return nil, fmt.Errorf("deleted topic %v with epoch %d", id, e)
+		}
+		t.Epochs = append(t.Epochs, log.Epoch(e))
+	}
+	if len(t.Epochs) == 0 || len(t.Epochs) > maxPartitions {
+		return nil, fmt.Errorf("deleted topic %v with %d partitions", id, len(t.Epochs))
+	}
+	return t, nil
 }
 
 func idFromProto(b []byte) (ID, error) {

@@ -514,6 +514,18 @@ func (s *Server) CreateTopic(ctx context.Context, t TopicSpec) (Topic, error) {
 	return res.(Topic), nil
 }
 
+// DeleteTopic deletes a topic, for good, and returns once that is committed; this
+// server's image may have it a little later. From then on the topic has no leaders,
+// brokers remove their replicas, and the name is free for another topic. A topic that
+// was deleted before is no error.
+//
+// It returns [ErrUnknownTopic], [ErrInvalidRequest] for an internal topic, or, when
+// ctx ends, an error that leaves the outcome open.
+func (s *Server) DeleteTopic(ctx context.Context, id log.TopicID) error {
+	_, err := s.call(ctx, "delete topic", s.opt.Session, deleteRequest{id: id})
+	return err
+}
+
 func newTopicID() log.TopicID { return log.TopicID(NewID()) }
 
 // AlterISR changes the in-sync set of a partition on behalf of its leader, and

@@ -490,6 +490,11 @@ func (s *store) apply(im *Image, records []record) error {
 		if err := b.Set(append([]byte{storeState}, r.key...), r.value, nil); err != nil {
 			return err
 		}
+		for _, key := range r.removes() {
+			if err := b.Delete(append([]byte{storeState}, key...), nil); err != nil {
+				return err
+			}
+		}
 	}
 	s.mu.Lock()
 	conf := s.conf

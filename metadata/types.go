@@ -140,6 +140,19 @@ type Topic struct {
 	Config      TopicConfig
 }
 
+// A DeletedTopic is what remains of a topic that was deleted. It stays for good: it
+// tells every broker, however long it was away, that the topic's replicas are to be
+// removed, and in which epoch what the topic has elsewhere is cleaned up.
+type DeletedTopic struct {
+	ID     log.TopicID
+	Tenant string
+	Name   string
+
+	// Epochs has for each partition its last leader epoch plus one: nobody has led
+	// the partition in it, and nobody will.
+	Epochs []log.Epoch
+}
+
 // A UncleanPolicy says who may lead a partition whose in-sync and eligible
 // replicas are all gone.
 type UncleanPolicy uint8

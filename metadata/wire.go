@@ -103,6 +103,7 @@ var errorCodes = []struct {
 	{10, ErrUnknownBroker},
 	{11, ErrTooLarge},
 	{12, ErrIdentity},
+	{13, ErrTopicDeleted},
 }
 
 const codeUnknown = 255 // the outcome is unknown, or the error has no code
@@ -197,6 +198,8 @@ func requestToProto(req any) *metapb.Request {
 		return &metapb.Request{Ask: &metapb.Request_CreateTopic{CreateTopic: &metapb.CreateTopic{Topic: topicToProto(Topic{ID: r.id,
 			Tenant: r.spec.Tenant, Name: r.spec.Name, Partitions: r.spec.Partitions, Replication: r.spec.Replication,
 			MinISR: r.spec.MinISR, Internal: r.spec.Internal, Config: r.spec.Config})}}}
+	case deleteRequest:
+		return &metapb.Request{Ask: &metapb.Request_DeleteTopic{DeleteTopic: &metapb.DeleteTopic{Id: r.id[:]}}}
 	case ISRChange:
 		return &metapb.Request{Ask: &metapb.Request_AlterIsr{AlterIsr: &metapb.AlterISR{
 			Partition: partitionIDsToProto([]log.PartitionID{r.Partition})[0], Leader: int32(r.Leader),
@@ -235,6 +238,9 @@ func requestFromProto(m *metapb.Request) (any, error) {
 		}
 		return createRequest{id: t.ID, spec: TopicSpec{Tenant: t.Tenant, Name: t.Name, Partitions: t.Partitions,
 			Replication: t.Replication, MinISR: t.MinISR, Internal: t.Internal, Config: t.Config}}, nil
+	case *metapb.Request_DeleteTopic:
+		id, err := topicIDFromProto(ask.DeleteTopic.GetId())
+		return deleteRequest{id: id}, err
 	case *metapb.Request_AlterIsr:
 		r := ask.AlterIsr
 		id, err := partitionIDFromProto(r.GetPartition())
