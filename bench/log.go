@@ -16,13 +16,20 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cordwood-io/cordwood/log"
 )
 
+// logDiskBytes is what the figures need at most of the disk at one time.
+const logDiskBytes = 6 << 30
+
 // benchLog measures appends, reads and reopens of log beside raw files and the logs that Go programs embed.
-func benchLog(want func(string) bool) (rows []Row, err error) {
+func benchLog(want func(string) bool, emit func(Row)) (err error) {
 	dir, err := os.MkdirTemp("", "bench-log-")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	// Whoever stops the run does not keep its files.
@@ -33,15 +40,20 @@ func benchLog(want func(string) bool) (rows []Row, err error) {
 		os.Exit(1)
 	})
 	defer unhook()
-	b := &logBench{dir: dir, want: want}
-	for _, measure := range []func() ([]Row, error){b.appends, b.groups, b.logs, b.roll, b.allocs, b.gib} {
-		r, err := measure()
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, r...)
+	free, err := (log.OSFS{}).FreeBytes(dir)
+	if err != nil {
+		return err
 	}
-	return rows, nil
+	if free < logDiskBytes {
+		return fmt.Errorf("%s has %d MiB free, the figures of log need %d", dir, free>>20, logDiskBytes>>20)
+	}
+	b := &logBench{dir: dir, want: want, emit: emit}
+	for _, measure := range []func() error{b.appends, b.groups, b.logs, b.roll, b.allocs, b.gib} {
+		if err := measure(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // recordBytes is the payload of a record. It is noise, so that nobody gains by compressing.
@@ -67,6 +79,13 @@ func payloads(n, salt int) [][]byte {
 type logBench struct {
 	dir  string
 	want func(string) bool
+	emit func(Row)
+}
+
+// calm waits until what others, and figures before, have left in the page cache is on the disk.
+func calm() {
+	runtime.GC()
+	unix.Sync()
 }
 
 // folder makes an empty folder.
@@ -98,8 +117,8 @@ const (
 	fewPairs   = 9
 )
 
-// run appends by writers goroutines for a while. Each append is of bytes bytes.
-func (s *side) run(writers, bytes int) (logSample, error) {
+// run appends by writers goroutines for a while, sampleBytes at most. Each append is of bytes bytes.
+func (s *side) run(writers, bytes int, during time.Duration) (logSample, error) {
 	if s.between != nil {
 		if err := s.between(); err != nil {
 			return logSample{}, err
@@ -123,7 +142,7 @@ func (s *side) run(writers, bytes int) (logSample, error) {
 			}
 			now := time.Now()
 			each[i] = append(each[i], now.Sub(last))
-			if last = now; now.Sub(start) > sampleTime {
+			if last = now; now.Sub(start) > during {
 				return
 			}
 		}
@@ -151,7 +170,7 @@ func quantile(all []time.Duration, q float64) float64 {
 }
 
 // compare takes samples of raw and ours in pairs, and of a peer after each.
-func compare(name string, writers, bytes int, ours, raw *side, peers, buffered map[string]*side) (Row, error) {
+func compare(name string, writers, bytes int, during time.Duration, ours, raw *side, peers, buffered map[string]*side) (Row, error) {
 	row := Row{Figure: name, Unit: "MB/s", Peers: map[string]float64{}, PeersBuffered: map[string]float64{}}
 	type other struct {
 		name    string
@@ -169,6 +188,7 @@ func compare(name string, writers, bytes int, ours, raw *side, peers, buffered m
 	slices.SortFunc(others, func(a, b *other) int { return cmp.Compare(a.name, b.name) })
 	var oursMB, rawMB, ratios []float64
 	var oursAll, rawAll []time.Duration
+	calm()
 	start := time.Now()
 	for i := range samplePairs + 1 {
 		if i > fewPairs && time.Since(start) > figureTime {
@@ -179,7 +199,7 @@ func compare(name string, writers, bytes int, ours, raw *side, peers, buffered m
 			which := (i + k) % 2 // who goes first changes
 			s := []*side{raw, ours}[which]
 			var err error
-			if pair[which], err = s.run(writers, bytes); err != nil {
+			if pair[which], err = s.run(writers, bytes, during); err != nil {
 				return row, fmt.Errorf("%s, %s: %w", name, []string{"raw", "ours"}[which], err)
 			}
 		}
@@ -190,7 +210,7 @@ func compare(name string, writers, bytes int, ours, raw *side, peers, buffered m
 		}
 		if len(others) > 0 {
 			o := others[i%len(others)]
-			s, err := o.side.run(writers, bytes)
+			s, err := o.side.run(writers, bytes, during)
 			if err != nil {
 				return row, fmt.Errorf("%s, %s: %w", name, o.name, err)
 			}

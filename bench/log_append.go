@@ -193,31 +193,38 @@ func (b *logBench) figure(name string, durable bool, writers, batch int) (row Ro
 			peers[p.Name] = s
 		}
 	}
-	return compare(name, writers, batch*recordBytes, ours, raw, peers, buffered)
+	return compare(name, writers, batch*recordBytes, sampleTime, ours, raw, peers, buffered)
 }
 
 // appends measures one writer.
-func (b *logBench) appends() (rows []Row, err error) {
+func (b *logBench) appends() error {
 	for _, durable := range []bool{true, false} {
 		for _, batch := range []int{1, 100} {
 			name := fmt.Sprintf("append/sync=%v/batch=%d", durable, batch)
-			if b.want(name) {
-				row, err := b.figure(name, durable, 1, batch)
-				if err != nil {
-					return nil, err
-				}
-				rows = append(rows, row)
+			if err := b.one(name, func() (Row, error) { return b.figure(name, durable, 1, batch) }); err != nil {
+				return err
 			}
-			if name += "/file=new"; b.want(name) {
-				row, err := b.cold(name, durable, batch)
-				if err != nil {
-					return nil, err
-				}
-				rows = append(rows, row)
+			cold := name + "/file=new"
+			if err := b.one(cold, func() (Row, error) { return b.cold(cold, durable, batch) }); err != nil {
+				return err
 			}
 		}
 	}
-	return rows, nil
+	return nil
+}
+
+// one measures a figure if it is wanted.
+func (b *logBench) one(name string, measure func() (Row, error)) error {
+	if !b.want(name) {
+		return nil
+	}
+	calm()
+	row, err := measure()
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	b.emit(row)
+	return nil
 }
 
 // cold measures a log that has just been made beside a file that grows. Each sample has new ones.
@@ -237,7 +244,7 @@ func (b *logBench) cold(name string, durable bool, batch int) (Row, error) {
 			if err != nil {
 				return row, err
 			}
-			sample, err := s.run(1, batch*recordBytes)
+			sample, err := s.run(1, batch*recordBytes, sampleTime)
 			closeSides(&err, s)
 			if err != nil {
 				return row, err
@@ -257,23 +264,14 @@ func (b *logBench) cold(name string, durable bool, batch int) (Row, error) {
 }
 
 // groups measures 64 writers, each waiting for its own record to be durable.
-func (b *logBench) groups() (rows []Row, err error) {
+func (b *logBench) groups() error {
 	const writers = 64
-	if name := "append/sync=true/writers=64"; b.want(name) {
-		row, err := b.figure(name, true, writers, 1)
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, row)
+	name := "append/sync=true/writers=64"
+	if err := b.one(name, func() (Row, error) { return b.figure(name, true, writers, 1) }); err != nil {
+		return err
 	}
-	if name := "append/sync=true/writers=64/idempotent=true"; b.want(name) {
-		row, err := b.idempotent(name, writers)
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, row)
-	}
-	return rows, nil
+	idempotent := name + "/idempotent=true"
+	return b.one(idempotent, func() (Row, error) { return b.idempotent(idempotent, writers) })
 }
 
 // idempotent gives each writer a producer id and sequence numbers.
@@ -330,24 +328,25 @@ func (b *logBench) idempotent(name string, writers int) (row Row, err error) {
 		dir:     dir,
 	}
 	defer closeSides(&err, with)
-	return compare(name, writers, recordBytes, with, raw, map[string]*side{"cordwood without producers": ours}, nil)
+	return compare(name, writers, recordBytes, sampleTime, with, raw, map[string]*side{"cordwood without producers": ours}, nil)
 }
 
 // logs measures a thousand logs of one disk, each with one append under way. Raw is what makes them durable together at least cost:
 // each writes to its own file, unsynced, and all share one file that is synced behind a leader.
-func (b *logBench) logs() (rows []Row, err error) {
-	const name, logs = "append/sync=true/logs=1000", 1000
-	if !b.want(name) {
-		return nil, nil
-	}
+func (b *logBench) logs() error {
+	const name = "append/sync=true/logs=1000"
+	return b.one(name, func() (Row, error) { return b.manyLogs(name, 1000) })
+}
+
+func (b *logBench) manyLogs(name string, logs int) (row Row, err error) {
 	dir, err := b.folder()
 	if err != nil {
-		return nil, err
+		return Row{}, err
 	}
 	root := filepath.Join(dir, "ours")
 	disk, err := log.NewDisk(log.DiskOptions{Dir: root})
 	if err != nil {
-		return nil, err
+		return Row{}, err
 	}
 	all := make([]*log.Log, logs)
 	ours := &side{dir: dir, close: func() (err error) {
@@ -379,7 +378,7 @@ func (b *logBench) logs() (rows []Row, err error) {
 	wg.Wait()
 	for _, e := range errs {
 		if e != nil {
-			return nil, e
+			return Row{}, e
 		}
 	}
 	build := builders(logs, 1, 0)
@@ -393,7 +392,7 @@ func (b *logBench) logs() (rows []Row, err error) {
 	}
 	files, err := openFiles(filepath.Join(dir, "files"), logs)
 	if err != nil {
-		return nil, err
+		return Row{}, err
 	}
 	defer func() {
 		if e := files.close(); err == nil {
@@ -402,7 +401,7 @@ func (b *logBench) logs() (rows []Row, err error) {
 	}()
 	journal, err := openRaw(dir, true, true)
 	if err != nil {
-		return nil, err
+		return Row{}, err
 	}
 	defer journal.f.Close()
 	leader := &rawLeader{raw: journal}
@@ -418,16 +417,16 @@ func (b *logBench) logs() (rows []Row, err error) {
 		}
 		return fdatasync(files.f[w])
 	}}
-	row, err := compare(name, logs, recordBytes, ours, raw, map[string]*side{"fdatasync of each file": fdatasyncs, "syncfs": {append: files.syncfs}}, nil)
+	row, err = compare(name, logs, recordBytes, 8*sampleTime, ours, raw, map[string]*side{"fdatasync of each file": fdatasyncs, "syncfs": {append: files.syncfs}}, nil)
 	if err != nil {
-		return nil, err
+		return Row{}, err
 	}
 	perSecond := func(mbps float64) float64 { return mbps * 1e6 / recordBytes }
 	row.Unit, row.Ours, row.Raw = "appends/s", perSecond(row.Ours), perSecond(row.Raw)
 	for name, mbps := range row.Peers {
 		row.Peers[name] = perSecond(mbps)
 	}
-	return []Row{row}, nil
+	return row, nil
 }
 
 // rawFiles are the files of raw logs, each appended to at its own position.
@@ -503,27 +502,28 @@ func (r *rawFiles) syncfs(i int) error {
 }
 
 // roll measures the slowest of the 100 appends around a roll, beside the slowest in a thousand of a raw file.
-func (b *logBench) roll() (rows []Row, err error) {
+func (b *logBench) roll() error {
 	const name = "append/roll"
-	if !b.want(name) {
-		return nil, nil
-	}
+	return b.one(name, func() (Row, error) { return b.rolls(name) })
+}
+
+func (b *logBench) rolls(name string) (row Row, err error) {
 	dir, err := b.folder()
 	if err != nil {
-		return nil, err
+		return Row{}, err
 	}
 	l, err := log.Open(context.Background(), filepath.Join(dir, "log"), log.Options{})
 	if err != nil {
-		return nil, err
+		return Row{}, err
 	}
 	ours := &side{close: l.Close, dir: dir}
 	defer closeSides(&err, ours)
 	if err := settle(l); err != nil {
-		return nil, err
+		return Row{}, err
 	}
 	raw, err := b.raw(true, 1, 1, true)
 	if err != nil {
-		return nil, err
+		return Row{}, err
 	}
 	defer closeSides(&err, raw)
 	ctx := context.Background()
@@ -543,17 +543,17 @@ func (b *logBench) roll() (rows []Row, err error) {
 			}
 			batch, err := build()
 			if err != nil {
-				return nil, err
+				return Row{}, err
 			}
 			if _, err := l.Write(0, batch); err != nil {
-				return nil, err
+				return Row{}, err
 			}
 		}
 		if err := trim(l); err != nil {
-			return nil, err
+			return Row{}, err
 		}
 		if _, err := l.Sync(ctx); err != nil {
-			return nil, err
+			return Row{}, err
 		}
 		rolls := l.Stats().Rolls
 		slowest := time.Duration(0)
@@ -564,18 +564,18 @@ func (b *logBench) roll() (rows []Row, err error) {
 				_, err = l.Append(ctx, batch)
 			}
 			if err != nil {
-				return nil, err
+				return Row{}, err
 			}
 			slowest = max(slowest, time.Since(start))
 		}
 		if l.Stats().Rolls != rolls+1 {
-			return nil, fmt.Errorf("%s: the 100 appends held %d rolls", name, l.Stats().Rolls-rolls)
+			return Row{}, fmt.Errorf("%s: the 100 appends held %d rolls", name, l.Stats().Rolls-rolls)
 		}
 		var all []time.Duration
 		for range 1000 {
 			start := time.Now()
 			if err := raw.append(0); err != nil {
-				return nil, err
+				return Row{}, err
 			}
 			all = append(all, time.Since(start))
 		}
@@ -583,19 +583,20 @@ func (b *logBench) roll() (rows []Row, err error) {
 		oursUS, rawUS = append(oursUS, float64(slowest.Nanoseconds())/1e3), append(rawUS, quantile(all, .999))
 		ratios = append(ratios, oursUS[len(oursUS)-1]/rawUS[len(rawUS)-1])
 	}
-	row := Row{Figure: name, Unit: "us", Peers: map[string]float64{}}
+	row = Row{Figure: name, Unit: "us", Peers: map[string]float64{}}
 	row.Ours, _ = median(oursUS)
 	row.Raw, _ = median(rawUS)
 	row.Ratio, row.Spread = median(ratios)
-	return []Row{row}, nil
+	return row, nil
 }
 
 // allocs counts allocations of an append.
-func (b *logBench) allocs() (rows []Row, err error) {
+func (b *logBench) allocs() error {
 	const name = "allocs/append"
-	if !b.want(name) {
-		return nil, nil
-	}
+	return b.one(name, func() (Row, error) { return b.allocations(name) })
+}
+
+func (b *logBench) allocations(name string) (row Row, err error) {
 	count := func(s *side) (float64, error) {
 		for range 200 {
 			if err := s.append(0); err != nil {
@@ -613,26 +614,26 @@ func (b *logBench) allocs() (rows []Row, err error) {
 		runtime.ReadMemStats(&after)
 		return float64((after.Mallocs - before.Mallocs) / n), nil
 	}
-	row := Row{Figure: name, Unit: "allocations", Peers: map[string]float64{}}
+	row = Row{Figure: name, Unit: "allocations", Peers: map[string]float64{}}
 	ours, err := b.ours(true, 1, 100, false)
 	if err != nil {
-		return nil, err
+		return Row{}, err
 	}
 	defer closeSides(&err, ours)
 	if row.Ours, err = count(ours); err != nil {
-		return nil, err
+		return Row{}, err
 	}
 	for _, p := range logpeers.Peers() {
 		s, err := b.peer(p, true, 1, 100)
 		if err != nil {
-			return nil, err
+			return Row{}, err
 		}
 		n, err := count(s)
 		closeSides(&err, s)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p.Name, err)
+			return Row{}, fmt.Errorf("%s: %w", p.Name, err)
 		}
 		row.Peers[p.Name] = n
 	}
-	return []Row{row}, nil
+	return row, nil
 }

@@ -83,20 +83,22 @@ func (s *gibStore) run(f gibFigure) (float64, error) {
 }
 
 // gib measures them. Raw and ours are filled once and sampled in turn; each peer is filled, sampled and deleted.
-func (b *logBench) gib() (rows []Row, err error) {
+func (b *logBench) gib() (err error) {
 	wanted := slices.DeleteFunc(slices.Clone(gibFigures), func(f gibFigure) bool { return !b.want(f.name) })
 	if len(wanted) == 0 {
-		return nil, nil
+		return nil
 	}
 	ours, err := b.gibOurs()
 	if err != nil {
-		return nil, fmt.Errorf("fill ours: %w", err)
+		return fmt.Errorf("fill ours: %w", err)
 	}
 	raw, err := b.gibRaw()
 	if err != nil {
-		return nil, fmt.Errorf("fill raw: %w", err)
+		return fmt.Errorf("fill raw: %w", err)
 	}
+	var rows []Row
 	for _, f := range wanted {
+		calm()
 		row := Row{Figure: f.name, Unit: "MB/s", Peers: map[string]float64{}}
 		if f.reopens {
 			row.Unit = "ms"
@@ -111,7 +113,7 @@ func (b *logBench) gib() (rows []Row, err error) {
 			for k := range 2 {
 				which := (i + k) % 2
 				if pair[which], err = []*gibStore{raw, ours}[which].run(f); err != nil {
-					return nil, fmt.Errorf("%s, %s: %w", f.name, []string{"raw", "ours"}[which], err)
+					return fmt.Errorf("%s, %s: %w", f.name, []string{"raw", "ours"}[which], err)
 				}
 			}
 			if i > 0 { // the first pair warms up
@@ -124,7 +126,7 @@ func (b *logBench) gib() (rows []Row, err error) {
 		rows = append(rows, row)
 	}
 	if err := errors.Join(os.RemoveAll(ours.dir), os.RemoveAll(raw.dir)); err != nil {
-		return nil, err
+		return err
 	}
 	for _, p := range logpeers.Peers() {
 		if p.Read == nil {
@@ -139,7 +141,7 @@ func (b *logBench) gib() (rows []Row, err error) {
 					break
 				}
 				if err != nil {
-					return nil, fmt.Errorf("%s: %w", p.Name, err)
+					return fmt.Errorf("%s: %w", p.Name, err)
 				}
 				if f.reopens && p.Reopen == nil {
 					continue
@@ -153,10 +155,13 @@ func (b *logBench) gib() (rows []Row, err error) {
 			}
 		}
 		if err := errors.Join(err, os.RemoveAll(s.dir)); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.Name, err)
+			return fmt.Errorf("%s: %w", p.Name, err)
 		}
 	}
-	return rows, nil
+	for _, row := range rows {
+		b.emit(row)
+	}
+	return nil
 }
 
 func (b *logBench) gibRaw() (*gibStore, error) {

@@ -32,18 +32,29 @@ var suites = map[string]suite{
 	"balance": all(benchBalance),
 	"log":     benchLog,
 	"quota":   all(benchQuota),
-	"tier":    benchTier,
+	"tier":    atEnd(benchTier),
 }
 
-// A suite measures the figures that are wanted.
-type suite func(want func(figure string) bool) ([]Row, error)
+// A suite measures the figures that are wanted and hands each to emit as soon as it is known.
+type suite func(want func(figure string) bool, emit func(Row)) error
+
+// atEnd is a suite whose figures are known together.
+func atEnd(measure func(want func(string) bool) ([]Row, error)) suite {
+	return func(want func(string) bool, emit func(Row)) error {
+		rows, err := measure(want)
+		for _, r := range rows {
+			emit(r)
+		}
+		return err
+	}
+}
 
 // all is the suite of measurements that are always made together.
 func all(measure func() ([]Row, error)) suite {
-	return func(want func(string) bool) ([]Row, error) {
+	return atEnd(func(want func(string) bool) ([]Row, error) {
 		rows, err := measure()
 		return slices.DeleteFunc(rows, func(r Row) bool { return !want(r.Figure) }), err
-	}
+	})
 }
 
 // Row is one measured figure.
@@ -94,33 +105,29 @@ func run(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	rows, err := suites[args[0]](figure.MatchString)
-	if err != nil {
-		return err
-	}
 	if *asJSON {
 		enc := json.NewEncoder(out)
-		for _, row := range rows {
-			if err := enc.Encode(row); err != nil {
-				return err
-			}
-		}
-		return nil
+		var failed error
+		err := suites[args[0]](figure.MatchString, func(r Row) { failed = errors.Join(failed, enc.Encode(r)) })
+		return errors.Join(err, failed)
 	}
 	table := tabwriter.NewWriter(out, 2, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "figure\tours\traw\tratio\tspread\tunit\tp50/p99/raw p99 us\tpeers")
-	for _, r := range rows {
-		latency := ""
-		if r.P99us > 0 {
-			latency = fmt.Sprintf("%.3g/%.3g/%.3g", r.P50us, r.P99us, r.RawP99us)
-		}
-		fmt.Fprintf(table, "%s\t%.4g\t%.4g\t%.3g\t%.0f%%\t%s\t%s\t%s", r.Figure, r.Ours, r.Raw, r.Ratio, 100*r.Spread, r.Unit, latency, peers(r.Peers))
-		if len(r.PeersBuffered) > 0 {
-			fmt.Fprintf(table, "; buffered: %s", peers(r.PeersBuffered))
-		}
-		fmt.Fprintln(table)
+	err = suites[args[0]](figure.MatchString, func(r Row) { r.line(table) })
+	return errors.Join(err, table.Flush())
+}
+
+// line prints the row as one of a table.
+func (r Row) line(table io.Writer) {
+	latency := ""
+	if r.P99us > 0 {
+		latency = fmt.Sprintf("%.3g/%.3g/%.3g", r.P50us, r.P99us, r.RawP99us)
 	}
-	return table.Flush()
+	fmt.Fprintf(table, "%s\t%.4g\t%.4g\t%.3g\t%.0f%%\t%s\t%s\t%s", r.Figure, r.Ours, r.Raw, r.Ratio, 100*r.Spread, r.Unit, latency, peers(r.Peers))
+	if len(r.PeersBuffered) > 0 {
+		fmt.Fprintf(table, "; buffered: %s", peers(r.PeersBuffered))
+	}
+	fmt.Fprintln(table)
 }
 
 // peers formats the figures of peers, in order.
