@@ -35,6 +35,7 @@ type Events struct {
 	late   [][]byte
 	grown  chan struct{} // closed when list grows
 	fault  func(p log.PartitionID) EventFault
+	told   func(tier.Committed)
 	closed bool
 }
 
@@ -45,6 +46,14 @@ func (e *Events) SetFault(fn func(p log.PartitionID) EventFault) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.fault = fn
+}
+
+// SetCommitted has fn told of each event from now on as it is committed, in order. It is
+// called with the lock held: it must not call Events. nil ends that.
+func (e *Events) SetCommitted(fn func(tier.Committed)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.told = fn
 }
 
 // SetDown makes every call fail, or ends that. Readers at the end go on waiting.
@@ -75,6 +84,9 @@ func (e *Events) Land(perm func(n int) []int) int {
 }
 
 func (e *Events) commitLocked(b []byte) {
+	if e.told != nil {
+		e.told(tier.Committed{Offset: log.Offset(len(e.list)), Event: b})
+	}
 	e.list = append(e.list, b)
 	if e.grown != nil {
 		close(e.grown)
