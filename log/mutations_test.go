@@ -1,87 +1,41 @@
 package log_test
 
 import (
-	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
+
+	"github.com/cordwood-io/cordwood/internal/mutate"
 )
 
-// TestMutations takes guards out one at a time, as testdata/mutations.txt lists
-// them, and expects some test to notice. It compiles the package once for each, so
-// it runs only when CORDWOOD_MUTATE is set, to 1 or to part of a name.
+// The tests here take guards out one at a time, as the lists in testdata say, and
+// expect some test to notice. They run only when CORDWOOD_MUTATE is set, to 1 or to
+// part of a guard's name; testdata/mutations.md says who notices.
+
 func TestMutations(t *testing.T) {
-	only := os.Getenv("CORDWOOD_MUTATE")
-	if only == "" {
-		t.Skip("CORDWOOD_MUTATE is not set")
-	}
-	b, err := os.ReadFile("testdata/mutations.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := regexp.MustCompile(`(?ms)^([^\n|#]+) \| (\S+)\n<<<\n(.*?)\n?===\n(.*?)>>>$`)
-	failing := regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`)
-	list := block.FindAllStringSubmatch(string(b), -1)
-	if len(list) < 100 {
-		t.Errorf("got %d guards", len(list))
-	}
-	for _, m := range list {
-		name, file, old, repl := m[1], m[2], m[3], strings.TrimSuffix(m[4], "\n")
-		src, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := strings.Count(string(src), old); n != 1 {
-			t.Errorf("%s: its text stands %d times in %s", name, n, file)
-			continue
-		}
-		if only != "1" && !strings.Contains(name, only) {
-			continue
-		}
-		dir := t.TempDir()
-		abs, err := filepath.Abs(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		changed := filepath.Join(dir, file)
-		if err := os.WriteFile(changed, []byte(strings.Replace(string(src), old, repl, 1)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{abs: changed}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.Command("go", "test", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-timeout=200s", "-short", "-failfast", "-skip", "TestMutations", ".")
-		cmd.Env = append(os.Environ(), "CORDWOOD_MUTATE=")
-		out, err := cmd.CombinedOutput()
-		var seen []string
-		for _, f := range failing.FindAllStringSubmatch(string(out), -1) {
-			seen = append(seen, f[1])
-		}
-		switch {
-		case err == nil:
-			t.Errorf("| %s | NOBODY |", name)
-		case strings.Contains(string(out), "[build failed]"):
-			t.Errorf("%s does not compile:\n%s", name, out)
-		case len(seen) == 0:
-			t.Logf("| %s | %s |", name, last(string(out)))
-		default:
-			t.Logf("| %s | %s |", name, seen[len(seen)-1])
-		}
-	}
+	mutate.Run(t, "testdata/mutations.txt", "-timeout=200s", "-short", "-failfast", "-skip", "TestMutations", ".")
 }
 
-func last(s string) string {
-	i := strings.Index(s, "panic: ")
-	if i < 0 {
-		return "fails"
+// TestTxnMutations is for guards of producers and transactions.
+func TestTxnMutations(t *testing.T) { mutateWith(t, "testdata/txn_mutations.txt", txnTests) }
+
+// TestRollMutations is for guards of rolls and recycled files.
+func TestRollMutations(t *testing.T) { mutateWith(t, "testdata/roll_mutations.txt", rollTests) }
+
+// mutateWith runs some tests only.
+func mutateWith(t *testing.T, list, tests string) {
+	mutate.Run(t, list, "-timeout=100s", "-short", "-failfast", "-run", tests, ".", "-rapid.shrinktime=1s")
+}
+
+// txnTests are the tests that must notice.
+const txnTests = "^(TestTransactions|TestProducers|TestProducerExpiry|TestKafkaSnapshot|TestFlippedTxn|TestStale|TestManyEnded|TestControlBatch|TestCase|TestTxnModel)"
+
+// rollTests are those for rolls and recycled files.
+const rollTests = "^(TestForgedBatches|TestTornRecycled|TestRecycled|TestRollOnly|TestFlipEveryByte|TestFaultRecycled|TestCrashRecycled|TestCase|TestCrashEverywhere)"
+
+// TestJournalMutations is for guards of the journal. With -short the tests are.
+func TestJournalMutations(t *testing.T) {
+	short := "-short=false"
+	if testing.Short() {
+		short = "-short"
 	}
-	line, _, _ := strings.Cut(s[i:], "\n")
-	return line
+	mutate.Run(t, "testdata/journal_mutations.txt", "-timeout=100s", "-failfast", "-run", "Journal", short, ".")
 }

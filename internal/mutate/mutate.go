@@ -1,0 +1,135 @@
+package mutate
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A Mutation is one guard taken out.
+type Mutation struct {
+	Name string // of the guard
+	File string // relative to the folder of the package
+	Old  string // text that stands there once
+	New  string // what takes its place
+}
+
+var block = regexp.MustCompile(`(?ms)^([^\n|#]+) \| (\S+)\n<<<\n(.*?)\n?===\n(.*?)>>>$`)
+
+// Read reads a list. Errors are those of the file, and of blocks that can't be read.
+func Read(name string) ([]Mutation, error) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	var list []Mutation
+	for _, m := range block.FindAllStringSubmatch(string(b), -1) {
+		list = append(list, Mutation{m[1], m[2], m[3], strings.TrimSuffix(m[4], "\n")})
+	}
+	if want := strings.Count("\n"+string(b), "\n<<<\n"); len(list) != want {
+		return list, fmt.Errorf("%s: %d of %d blocks can be read", name, len(list), want)
+	}
+	return list, nil
+}
+
+// Run takes the guards of a list out one at a time and runs go test in the package's
+// folder with the arguments given. A guard whose loss no test notices fails t, as does
+// one whose text does not stand in its file exactly once. It compiles the package once
+// for each, so it skips t unless CORDWOOD_MUTATE is set, to 1 or to part of a name.
+//
+// It logs a line of a table for each guard: its name and the tests that failed.
+func Run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	only := os.Getenv("CORDWOOD_MUTATE")
+	if only == "" {
+		t.Skip("CORDWOOD_MUTATE is not set")
+	}
+	list, err := Read(name)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, m := range list {
+		src, err := os.ReadFile(m.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(src), m.Old); n != 1 {
+			t.Errorf("%s: its text stands %d times in %s", m.Name, n, m.File)
+			continue
+		}
+		if only != "1" && !strings.Contains(m.Name, only) {
+			continue
+		}
+		out, err := m.test(t.TempDir(), string(src), args)
+		switch {
+		case err == nil:
+			t.Errorf("| %s | NOBODY |", m.Name)
+		case strings.Contains(out, "[build failed]"):
+			t.Errorf("%s does not compile:\n%s", m.Name, out)
+		default:
+			t.Logf("| %s | %s |", m.Name, noticed(out))
+		}
+	}
+}
+
+// test runs the tests on the changed source.
+func (m Mutation) test(dir, src string, args []string) (out string, err error) {
+	file, err := filepath.Abs(m.File)
+	if err != nil {
+		return "", err
+	}
+	changed := filepath.Join(dir, filepath.Base(m.File))
+	if err := os.WriteFile(changed, []byte(strings.Replace(src, m.Old, m.New, 1)), 0o600); err != nil {
+		return "", err
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{file: changed}})
+	if err != nil {
+		return "", err
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, overlay, 0o600); err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", append([]string{"test", "-vet=off", "-overlay", list}, args...)...)
+	cmd.Env = append(os.Environ(), "CORDWOOD_MUTATE=")
+	b, err := cmd.CombinedOutput()
+	return string(b), err
+}
+
+var (
+	failing = regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`)
+	seed    = regexp.MustCompile(`seed \d+: [^\n]*`)
+)
+
+// maxReason bounds how much of a failing seed's reason is told.
+const maxReason = 90
+
+// noticed says which tests failed, the innermost of each, with the reason of a failing
+// seed; of a process that ended otherwise, how.
+func noticed(out string) string {
+	var seen []string
+	for _, f := range failing.FindAllStringSubmatch(out, -1) {
+		// A test's line comes before those of its subtests.
+		if n := len(seen); n > 0 && strings.HasPrefix(f[1], seen[n-1]+"/") {
+			seen[n-1] = f[1]
+			continue
+		}
+		seen = append(seen, f[1])
+	}
+	if s := seed.FindString(out); s != "" {
+		seen = append(seen, "("+s[:min(len(s), maxReason)]+")")
+	}
+	if len(seen) > 0 {
+		return strings.Join(seen, " ")
+	}
+	if i := strings.Index(out, "panic: "); i >= 0 {
+		line, _, _ := strings.Cut(out[i:], "\n")
+		return line
+	}
+	return "fails"
+}
