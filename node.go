@@ -383,7 +383,7 @@ func (n *Node) start(ctx context.Context, self identity) (err error) {
 	if n.o.Store != nil && !n.o.NoReplicas {
 		c.tier, err = tier.NewManager(tier.Options{
 			Cluster: tier.ID(self.cluster), Store: n.o.Store, Prefix: n.o.StorePrefix, Events: tierEvents{n},
-			CacheBytes: n.o.CacheBytes, Uploads: n.o.Uploads, Interval: n.o.TierInterval, Logger: logger,
+			CacheBytes: n.o.CacheBytes, CompressChunks: n.o.CompressStore, Uploads: n.o.Uploads, Interval: n.o.TierInterval, Logger: logger,
 			Writer:  func() bool { return c.leadsTierLog(self) },
 			StateFS: n.o.FS, StateDir: n.o.Dir,
 		})

@@ -140,7 +140,7 @@ func (b *tierBench) lookups() ([]Row, error) {
 	for i := range ranges {
 		id := tier.ID{1, byte(i), byte(i >> 8), byte(i >> 16)}
 		for n, body := range []tier.Body{
-			tier.CopyStarted{ID: id, Base: log.Offset(i)*10, End: log.Offset(i+1)*10, Deadline: time.UnixMilli(1)},
+			tier.CopyStarted{ID: id, Base: log.Offset(i) * 10, End: log.Offset(i+1) * 10, Deadline: time.UnixMilli(1)},
 			tier.CopyFinished{ID: id, BatchBytes: 100, ObjectBytes: 300, TailBytes: 50},
 		} {
 			if v := s.Apply(tier.Event{Epoch: 1, Seq: uint64(2*i + n + 1), Body: body}); v != tier.Applied {
@@ -157,7 +157,7 @@ func (b *tierBench) lookups() ([]Row, error) {
 		}
 		start := time.Now()
 		for _, i := range offs {
-			if _, ok := s.Lookup(log.Offset(i)*10); !ok {
+			if _, ok := s.Lookup(log.Offset(i) * 10); !ok {
 				return nil, fmt.Errorf("range %d is not found", i)
 			}
 		}

@@ -538,11 +538,11 @@ func (a *audit) check(ctx context.Context, l lookAt) (read int64, err error) {
 		if err != nil {
 			return read, err
 		}
-		if crc32.Checksum(b, castagnoli) != c.sum {
-			return read, &CorruptionError{Key: l.key, Offset: c.pos, Err: fmt.Errorf("wrong checksum of chunk %d", i)}
-		}
 		sum = crc32.Update(sum, castagnoli, b)
-		if err := checkBatches(b, c.base, c.end); err != nil {
+		if b, err = c.unpack(b); err == nil {
+			err = checkBatches(b, c.base, c.end)
+		}
+		if err != nil {
 			return read, &CorruptionError{Key: l.key, Offset: c.pos, Err: err}
 		}
 	}

@@ -1,11 +1,11 @@
 package tier
 
 import (
+	"bytes"
 	"container/list"
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math/rand/v2"
 	"runtime/pprof"
 	"sync"
@@ -198,16 +198,25 @@ func (c *coldReader) retry(ctx context.Context, load func(context.Context) (*par
 	}
 }
 
-// fetch gets bytes of an object within the budgets.
-func (c *coldReader) fetch(ctx context.Context, key string, off, n int64) ([]byte, error) {
+// fetch gets bytes of an object within the budgets, and has use make a part of them.
+// more is what that takes besides these bytes.
+func (c *coldReader) fetch(ctx context.Context, key string, off, n, more int64, use func([]byte) (*part, error)) (*part, error) {
+	if err := c.bytes.acquire(ctx, n+more); err != nil {
+		return nil, err
+	}
+	defer c.bytes.release(n + more)
+	b, err := c.request(ctx, key, off, n)
+	if err != nil {
+		return nil, err
+	}
+	return use(b)
+}
+
+func (c *coldReader) request(ctx context.Context, key string, off, n int64) ([]byte, error) {
 	if err := c.requests.acquire(ctx, 1); err != nil {
 		return nil, err
 	}
 	defer c.requests.release(1)
-	if err := c.bytes.acquire(ctx, n); err != nil {
-		return nil, err
-	}
-	defer c.bytes.release(n)
 	ctx, cancel := context.WithTimeout(ctx, c.o.StoreTimeout)
 	defer cancel()
 	b, err := c.o.Store.GetRange(ctx, key, off, n)
@@ -250,41 +259,47 @@ func (c *coldReader) tail(ctx context.Context, o object) (*objectTail, error) {
 // than a chunk: that saves a request.
 func (c *coldReader) loadTail(o object) func(context.Context) (*part, error) {
 	return func(ctx context.Context) (*part, error) {
-		from := o.ObjectBytes - o.TailBytes
-		if o.ObjectBytes <= c.o.ChunkBytes {
-			from = 0
+		from, more := o.ObjectBytes-o.TailBytes, o.TailBytes
+		if max(o.ObjectBytes, o.BatchBytes) <= c.o.ChunkBytes {
+			from, more = 0, more+o.BatchBytes
 		}
-		b, err := c.fetch(ctx, o.key, from, o.ObjectBytes-from)
-		if err != nil {
-			return nil, err
-		}
-		tailAt := o.ObjectBytes - o.TailBytes - from
-		t, err := parseObjectTail(b[tailAt:])
-		if err == nil && (t.id != o.ID || t.base != o.Base || t.end != o.End || t.batchBytes != o.BatchBytes) {
-			err = fmt.Errorf("%w: it is %v with [%d, %d)", ErrInvalidObject, t.id, t.base, t.end)
-		}
-		if err == nil {
-			if last := t.chunks[len(t.chunks)-1]; last.pos+int64(last.stored) != o.ObjectBytes-o.TailBytes {
-				err = fmt.Errorf("%w: its chunks end at %d", ErrInvalidObject, last.pos+int64(last.stored))
-			}
-		}
-		if err != nil {
-			return nil, c.corrupt(o.key, from+tailAt, err)
-		}
-		if from == 0 {
-			for i, ch := range t.chunks {
-				raw := b[ch.pos : ch.pos+int64(ch.stored) : ch.pos+int64(ch.stored)]
-				if crc32.Checksum(raw, castagnoli) == ch.sum { // else its reader will see
-					// Copied, so that each part can be let go of by itself.
-					if len(t.chunks) > 1 {
-						raw = append([]byte(nil), raw...)
-					}
-					c.add(&part{key: partKey{o.ID, int32(i)}, batches: raw, size: int64(len(raw))})
-				}
-			}
-		}
-		return &part{key: partKey{o.ID, tailPart}, tail: t, size: t.memory}, nil
+		return c.fetch(ctx, o.key, from, o.ObjectBytes-from, more, func(b []byte) (*part, error) {
+			return c.openTail(o, b, from)
+		})
 	}
+}
+
+// openTail reads the tail of an object and the chunks that came with it; b is the
+// object from byte from on.
+func (c *coldReader) openTail(o object, b []byte, from int64) (*part, error) {
+	tailAt := o.ObjectBytes - o.TailBytes - from
+	t, err := parseObjectTail(b[tailAt:])
+	if err == nil && (t.id != o.ID || t.base != o.Base || t.end != o.End || t.batchBytes != o.BatchBytes) {
+		err = fmt.Errorf("%w: it is %v with [%d, %d)", ErrInvalidObject, t.id, t.base, t.end)
+	}
+	if err == nil {
+		if last := t.chunks[len(t.chunks)-1]; last.pos+int64(last.stored) != o.ObjectBytes-o.TailBytes {
+			err = fmt.Errorf("%w: its chunks end at %d", ErrInvalidObject, last.pos+int64(last.stored))
+		}
+	}
+	if err != nil {
+		return nil, c.corrupt(o.key, from+tailAt, err)
+	}
+	if from == 0 {
+		for i := range t.chunks {
+			ch := &t.chunks[i]
+			raw, err := ch.unpack(b[ch.pos : ch.pos+int64(ch.stored) : ch.pos+int64(ch.stored)])
+			if err != nil {
+				continue // its reader will see
+			}
+			// Copied, so that each part can be let go of by itself.
+			if len(t.chunks) > 1 && ch.codec == codecNone {
+				raw = bytes.Clone(raw)
+			}
+			c.add(&part{key: partKey{o.ID, int32(i)}, batches: raw, size: int64(len(raw))})
+		}
+	}
+	return &part{key: partKey{o.ID, tailPart}, tail: t, size: t.memory}, nil
 }
 
 // chunk returns the batches of one chunk.
@@ -297,16 +312,15 @@ func (c *coldReader) chunk(ctx context.Context, o object, t *objectTail, i int) 
 }
 
 func (c *coldReader) loadChunk(o object, t *objectTail, i int) func(context.Context) (*part, error) {
+	ch := &t.chunks[i]
 	return func(ctx context.Context) (*part, error) {
-		ch := &t.chunks[i]
-		b, err := c.fetch(ctx, o.key, ch.pos, int64(ch.stored))
-		if err != nil {
-			return nil, err
-		}
-		if crc32.Checksum(b, castagnoli) != ch.sum {
-			return nil, c.corrupt(o.key, ch.pos, fmt.Errorf("wrong checksum of chunk %d", i))
-		}
-		return &part{key: partKey{o.ID, int32(i)}, batches: b, size: int64(len(b))}, nil
+		return c.fetch(ctx, o.key, ch.pos, int64(ch.stored), ch.memory()-int64(ch.stored), func(b []byte) (*part, error) {
+			batches, err := ch.unpack(b)
+			if err != nil {
+				return nil, c.corrupt(o.key, ch.pos, err)
+			}
+			return &part{key: partKey{o.ID, int32(i)}, batches: batches, size: int64(len(batches))}, nil
+		})
 	}
 }
 
@@ -363,14 +377,14 @@ func cut(batches []byte, c *chunk, from log.Offset, maxBytes int) (*Slice, error
 // chunk, or the first of the next object.
 func (c *coldReader) ahead(o object, t *objectTail, i int, next func() (object, bool)) {
 	if i+1 < len(t.chunks) {
-		c.start(partKey{o.ID, int32(i + 1)}, int64(t.chunks[i+1].stored), c.loadChunk(o, t, i+1))
+		c.start(partKey{o.ID, int32(i + 1)}, t.chunks[i+1].memory(), c.loadChunk(o, t, i+1))
 		return
 	}
 	n, ok := next()
 	if !ok {
 		return
 	}
-	if n.ObjectBytes <= c.o.ChunkBytes {
+	if max(n.ObjectBytes, n.BatchBytes) <= c.o.ChunkBytes {
 		c.start(partKey{n.ID, tailPart}, n.ObjectBytes, c.loadTail(n))
 		return
 	}
@@ -378,7 +392,7 @@ func (c *coldReader) ahead(o object, t *objectTail, i int, next func() (object, 
 	c.start(partKey{n.ID, tailPart}, n.TailBytes, func(ctx context.Context) (*part, error) {
 		p, err := tail(ctx)
 		if err == nil {
-			c.start(partKey{n.ID, 0}, int64(p.tail.chunks[0].stored), c.loadChunk(n, p.tail, 0))
+			c.start(partKey{n.ID, 0}, p.tail.chunks[0].memory(), c.loadChunk(n, p.tail, 0))
 		}
 		return p, err
 	})

@@ -68,8 +68,7 @@
 // # Limits
 //
 // Each node keeps the states of all partitions of the tier log in memory, about 110
-// bytes a range. Objects are not compressed beyond what batches are. A store that
-// ignores ctx holds up Follow and Close.
+// bytes a range. A store that ignores ctx holds up Follow and Close.
 //
 // # Keeping the tier log short
 //

@@ -68,12 +68,12 @@ import (
 //
 //	0      8    position in the object
 //	8      4    length as stored
-//	12     4    length of the batches; the same without compression
+//	12     4    length of the batches; the same without compression, else more
 //	16     8    base offset
 //	24     8    end offset
 //	32     8    highest record time in the chunk, Unix milliseconds
 //	40     4    CRC of the bytes as stored
-//	44     4    codec, 0: none
+//	44     4    codec, 0: none, 4: zstd
 //	48     4    number of its entries in the offset index
 //	52     4    number of its entries in the time index
 //
@@ -222,7 +222,8 @@ type chunk struct {
 	stored, length int
 	base, end      log.Offset
 	maxTimestampMs int64
-	sum            uint32
+	sum            uint32 // of what is stored
+	codec          codec
 	offsets        []offsetEntry
 	times          []timeEntry
 }
@@ -265,7 +266,7 @@ func (t *objectTail) append(b []byte, pos int64) []byte {
 			b = binary.BigEndian.AppendUint64(b, uint64(c.end))
 			b = binary.BigEndian.AppendUint64(b, uint64(c.maxTimestampMs))
 			b = binary.BigEndian.AppendUint32(b, c.sum)
-			b = binary.BigEndian.AppendUint32(b, 0)
+			b = binary.BigEndian.AppendUint32(b, uint32(c.codec))
 			b = binary.BigEndian.AppendUint32(b, uint32(len(c.offsets)))
 			b = binary.BigEndian.AppendUint32(b, uint32(len(c.times)))
 		}
@@ -404,12 +405,10 @@ func parseObjectTail(b []byte) (*objectTail, error) {
 			end:            log.Offset(binary.BigEndian.Uint64(b[24:])),
 			maxTimestampMs: int64(binary.BigEndian.Uint64(b[32:])),
 			sum:            binary.BigEndian.Uint32(b[40:]),
+			codec:          codec(binary.BigEndian.Uint32(b[44:])),
 		}
-		if codec := binary.BigEndian.Uint32(b[44:]); codec != 0 {
-			return nil, &VersionError{What: "chunk codec", Version: int(codec)}
-		}
-		if c.stored != c.length {
-			return bad("chunk of %d bytes, %d stored", c.length, c.stored)
+		if err := c.codec.check(c.stored, c.length); err != nil {
+			return nil, err
 		}
 		if c.pos != at || c.base != next || c.end <= c.base {
 			return bad("chunk of [%d, %d) at %d, want base %d at %d", c.base, c.end, c.pos, next, at)
@@ -498,13 +497,16 @@ type objectPlan struct {
 	batchBytes   int64
 	maxTimestamp int64
 	sum          uint32 // of the whole object
-	largest      int    // chunk
+	largest      int    // chunk, before compression
+	packing      []byte // the chunk that is being planned, if chunks are to be compressed
+	plain        int    // bytes of it in batches that are not compressed
 }
 
 // planObject reads the range [from, info.End) of a log once, checks every batch
 // and lays the object out. from may lie inside a batch: info.Base becomes that
-// batch's base. What is read at a time is bounded by scanBytes and one batch.
-func planObject(ctx context.Context, read batchReader, from log.Offset, info objectHeader, epochs []log.EpochStart, aborted []log.AbortedTxn, producers []byte, chunkBytes int64) (*objectPlan, error) {
+// batch's base. What is read at a time is bounded by scanBytes and one batch, and with
+// compress two chunks are in memory.
+func planObject(ctx context.Context, read batchReader, from log.Offset, info objectHeader, epochs []log.EpochStart, aborted []log.AbortedTxn, producers []byte, chunkBytes int64, compress bool) (*objectPlan, error) {
 	p := &objectPlan{info: info, from: from, maxTimestamp: math.MinInt64}
 	t := &objectTail{id: info.ID, end: info.End, epochs: epochs, aborted: aborted, producers: producers}
 	var c *chunk
@@ -539,14 +541,21 @@ func planObject(ctx context.Context, read batchReader, from log.Offset, info obj
 				return nil, fmt.Errorf("batch at offset %d: %w", at, err)
 			}
 			if c == nil || int64(c.length)+int64(b.Size()) > chunkBytes {
+				p.seal(c, compress)
 				t.chunks = append(t.chunks, chunk{pos: p.size, base: at, maxTimestampMs: math.MinInt64})
 				c = &t.chunks[len(t.chunks)-1]
 			}
 			p.maxTimestamp = max(p.maxTimestamp, b.MaxTimestamp())
 			c.add(b, p.maxTimestamp)
-			p.size += int64(b.Size())
 			p.batchBytes += int64(b.Size())
-			p.sum = crc32.Update(p.sum, castagnoli, b.Bytes())
+			if compress {
+				p.packing = append(p.packing, b.Bytes()...)
+				if b.Compression() == record.None {
+					p.plain += b.Size()
+				}
+			} else {
+				p.sum = crc32.Update(p.sum, castagnoli, b.Bytes())
+			}
 			at = b.NextOffset()
 		}
 		release()
@@ -554,6 +563,8 @@ func planObject(ctx context.Context, read batchReader, from log.Offset, info obj
 	if p.header == nil {
 		return nil, fmt.Errorf("%w: empty range [%d, %d)", ErrInvalidObject, from, info.End)
 	}
+	p.seal(c, compress)
+	p.packing = nil
 	t.base, t.batchBytes, t.headerBytes = p.info.Base, p.batchBytes, len(p.header)
 	p.tail = t.append(nil, p.size)
 	p.size += int64(len(p.tail))
@@ -564,6 +575,26 @@ func planObject(ctx context.Context, read batchReader, from log.Offset, info obj
 		p.largest = max(p.largest, p.chunks[i].length)
 	}
 	return p, nil
+}
+
+// seal ends a chunk, compressed if most of it is not compressed already and it gets
+// smaller. nil is for no chunk.
+func (p *objectPlan) seal(c *chunk, compress bool) {
+	if c == nil {
+		return
+	}
+	if compress {
+		stored := p.packing
+		if 2*p.plain > len(stored) {
+			if packed, ok := pack(nil, stored); ok {
+				c.codec, c.stored, c.sum = codecZstd, len(packed), crc32.Checksum(packed, castagnoli)
+				stored = packed
+			}
+		}
+		p.sum = crc32.Update(p.sum, castagnoli, stored)
+		p.packing, p.plain = p.packing[:0], 0
+	}
+	p.size += int64(c.stored)
 }
 
 // add appends a batch to the chunk. highest is the highest time of the range so far.
@@ -585,14 +616,17 @@ func (c *chunk) add(b record.Batch, highest int64) {
 }
 
 // An objectSource gives the bytes of a planned object from the log. It holds one
-// chunk in memory.
+// chunk in memory, once more if that is compressed.
 type objectSource struct {
 	ctx   context.Context // of the upload; reads fail after it
 	read  batchReader
 	plan  *objectPlan
 	token chan struct{} // holds one token while nobody uses what follows
-	buf   []byte
-	have  int // index of the chunk in buf, -1 for none
+	buf   []byte        // batches of a chunk
+	out   []byte        // the chunk as it is to be stored: buf, or packed
+	have  int           // index of the chunk in out, -1 for none
+
+	packed []byte
 }
 
 func newObjectSource(ctx context.Context, read batchReader, plan *objectPlan) *objectSource {
@@ -649,10 +683,10 @@ func (s *objectSource) readChunk(p []byte, at int64) (int, error) {
 		}
 		s.have = i
 	}
-	return copy(p, s.buf[at-c.pos:]), nil
+	return copy(p, s.out[at-c.pos:]), nil
 }
 
-// load fills buf with a chunk.
+// load fills out with a chunk.
 func (s *objectSource) load(c *chunk) error {
 	if s.buf == nil {
 		s.buf = make([]byte, 0, s.plan.largest)
@@ -681,7 +715,12 @@ func (s *objectSource) load(c *chunk) error {
 			return err
 		}
 	}
-	if len(s.buf) != c.length || crc32.Checksum(s.buf, castagnoli) != c.sum {
+	s.out = s.buf
+	if c.codec != codecNone {
+		s.packed, _ = pack(s.packed[:0], s.buf)
+		s.out = s.packed
+	}
+	if len(s.buf) != c.length || len(s.out) != c.stored || crc32.Checksum(s.out, castagnoli) != c.sum {
 		return fmt.Errorf("%w: the log changed under the upload of [%d, %d)", ErrCorrupt, c.base, c.end)
 	}
 	return nil

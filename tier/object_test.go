@@ -81,10 +81,15 @@ var testAborted = []log.AbortedTxn{{Producer: 7, First: 3, Last: 100, LastStable
 
 func testPlan(t testing.TB, batches []byte, from log.Offset, chunkBytes int64) *objectPlan {
 	t.Helper()
+	return testPlanOf(t, batches, from, chunkBytes, false)
+}
+
+func testPlanOf(t testing.TB, batches []byte, from log.Offset, chunkBytes int64, compress bool) *objectPlan {
+	t.Helper()
 	p, err := planObject(t.Context(), readBytes(batches, 3000), from, objectHeader{
 		Cluster: ID{9}, Partition: testPartition, Epoch: 5, ID: ID{1, 2}, End: endOf(batches), SealedMs: 12345, Predecessor: ID{7},
 		Lineage: []log.EpochStart{{Epoch: 4, Start: 0}},
-	}, []log.EpochStart{{Epoch: 1, Start: 0}, {Epoch: 4, Start: 2}}, testAborted, []byte("producers"), chunkBytes)
+	}, []log.EpochStart{{Epoch: 1, Start: 0}, {Epoch: 4, Start: 2}}, testAborted, []byte("producers"), chunkBytes, compress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,10 +102,14 @@ func TestObjectRoundTrip(t *testing.T) {
 	for _, test := range []struct {
 		n, valueBytes int
 		chunkBytes    int64
-	}{{1, 10, 4096}, {50, 100, 4096}, {400, 300, 8192}, {30, 9000, 4096}, {300, 200, 1 << 20}} {
-		t.Run(fmt.Sprintf("%d/%d/%d", test.n, test.valueBytes, test.chunkBytes), func(t *testing.T) {
+		compress      bool
+	}{
+		{1, 10, 4096, false}, {50, 100, 4096, false}, {400, 300, 8192, false}, {30, 9000, 4096, false}, {300, 200, 1 << 20, false},
+		{1, 10, 4096, true}, {50, 100, 4096, true}, {400, 300, 8192, true}, {30, 9000, 4096, true}, {300, 200, 1 << 20, true},
+	} {
+		t.Run(fmt.Sprintf("%d/%d/%d/%v", test.n, test.valueBytes, test.chunkBytes, test.compress), func(t *testing.T) {
 			batches := testBatches(t, 100, test.n, test.valueBytes)
-			p := testPlan(t, batches, 100, test.chunkBytes)
+			p := testPlanOf(t, batches, 100, test.chunkBytes, test.compress)
 			src := newObjectSource(t.Context(), readBytes(batches, 2000), p)
 			object := make([]byte, p.size)
 			if n, err := src.ReadAt(object, 0); n != len(object) || err != nil {
@@ -138,9 +147,9 @@ func TestObjectRoundTrip(t *testing.T) {
 			}
 			for off := log.Offset(100); off < tail.end; off++ {
 				c := &tail.chunks[tail.find(off)]
-				raw := object[c.pos : c.pos+int64(c.stored)]
-				if crc32.Checksum(raw, castagnoli) != c.sum {
-					t.Fatalf("chunk [%d, %d): wrong checksum", c.base, c.end)
+				raw, err := c.unpack(object[c.pos : c.pos+int64(c.stored)])
+				if err != nil {
+					t.Fatalf("chunk [%d, %d): %v", c.base, c.end, err)
 				}
 				s, err := cut(raw, c, off, 1)
 				if err != nil {
@@ -155,7 +164,15 @@ func TestObjectRoundTrip(t *testing.T) {
 					t.Fatalf("offset %d: all of the chunk ends at %d, want %d: %v", off, all.end, c.end, err)
 				}
 			}
-			if int64(len(object)) != int64(len(p.header))+int64(len(batches))+int64(len(p.tail)) {
+			stored := int64(len(batches))
+			for i := range tail.chunks {
+				c := &tail.chunks[i]
+				if (c.codec != codecNone) != test.compress {
+					t.Errorf("chunk %d has codec %d", i, c.codec)
+				}
+				stored -= int64(c.length - c.stored)
+			}
+			if int64(len(object)) != int64(len(p.header))+stored+int64(len(p.tail)) {
 				t.Error("there is something between the batches")
 			}
 		})
@@ -183,7 +200,7 @@ func TestObjectFromInsideABatch(t *testing.T) {
 		}
 		return inner(ctx, from, below, maxBytes)
 	}
-	p, err := planObject(t.Context(), read, 57, objectHeader{ID: ID{1}, Base: 57, End: 60}, nil, nil, nil, 4096)
+	p, err := planObject(t.Context(), read, 57, objectHeader{ID: ID{1}, Base: 57, End: 60}, nil, nil, nil, 4096, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +256,7 @@ func TestPlanRefuses(t *testing.T) {
 		{"begins above", testBatches(t, 5, 3, 10), 2, 10},
 	}
 	for _, test := range tests {
-		if _, err := planObject(t.Context(), readBytes(test.batches, 1<<20), test.from, objectHeader{ID: ID{1}, End: test.end}, nil, nil, nil, 4096); err == nil {
+		if _, err := planObject(t.Context(), readBytes(test.batches, 1<<20), test.from, objectHeader{ID: ID{1}, End: test.end}, nil, nil, nil, 4096, false); err == nil {
 			t.Errorf("%s: no error", test.name)
 		}
 	}
@@ -312,6 +329,7 @@ func FuzzObjectHeader(f *testing.F) {
 func FuzzObjectTail(f *testing.F) {
 	f.Add(testPlan(f, testBatches(f, 0, 5, 50), 0, 4096).tail, int64(3))
 	f.Add(testPlan(f, testBatches(f, 0, 200, 200), 0, 4096).tail, int64(100))
+	f.Add(testPlanOf(f, testBatches(f, 0, 200, 200), 0, 4096, true).tail, int64(100))
 	f.Fuzz(func(t *testing.T, b []byte, off int64) {
 		b = bytes.Clone(b)
 		if len(b) >= objectFooterBytes {
@@ -345,7 +363,17 @@ func FuzzObjectTail(f *testing.F) {
 
 func FuzzCut(f *testing.F) {
 	f.Add(testBatches(f, 0, 5, 50), int64(3), 1000)
+	packed, _ := pack(nil, testBatches(f, 0, 50, 50))
+	f.Add(packed, int64(3), 1000)
 	f.Fuzz(func(t *testing.T, b []byte, off int64, maxBytes int) {
+		// As what is stored of a compressed chunk whose checksum is right.
+		c := &chunk{stored: len(b), length: 1 << 16, sum: crc32.Checksum(b, castagnoli), codec: codecZstd, end: 1 << 62}
+		if u, err := c.unpack(b); err == nil {
+			if len(u) != c.length {
+				t.Errorf("a chunk of %d bytes is unpacked to %d", c.length, len(u))
+			}
+			b = u
+		}
 		s, err := cut(b, &chunk{length: len(b), end: 1 << 62}, log.Offset(off), maxBytes)
 		if err == nil && (len(s.b) == 0 || s.base > log.Offset(off) || s.end <= log.Offset(off)) {
 			t.Errorf("offset %d: %d bytes with [%d, %d)", off, len(s.b), s.base, s.end)

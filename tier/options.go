@@ -50,6 +50,13 @@ type Options struct {
 	// when a batch is. 4 KiB to 64 MiB, default DefaultChunkBytes.
 	ChunkBytes int64
 
+	// CompressChunks has uploads compress each chunk with zstd, if most of it is in
+	// batches that are not compressed and it gets smaller by a sixteenth or more.
+	// Objects that are in the store stay as they are, and both are read whatever this
+	// says. An upload then compresses twice, to know the object's size beforehand.
+	// Default false.
+	CompressChunks bool
+
 	// CacheBytes and CacheChunks bound the memory cache of chunks and object tails.
 	// Defaults DefaultCacheBytes and DefaultCacheChunks.
 	CacheBytes  int64

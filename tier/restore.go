@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"slices"
 	"sync"
 	"time"
@@ -347,10 +346,10 @@ func (c *Chain) walk(ctx context.Context, s ObjectStore, from, to log.Offset, vi
 			if err != nil {
 				return err
 			}
-			if crc32.Checksum(b, castagnoli) != ch.sum {
-				return &CorruptionError{Key: object.Key, Offset: ch.pos, Err: fmt.Errorf("wrong checksum of chunk %d", i)}
+			if b, err = ch.unpack(b); err == nil {
+				err = checkBatches(b, ch.base, ch.end)
 			}
-			if err := checkBatches(b, ch.base, ch.end); err != nil {
+			if err != nil {
 				return &CorruptionError{Key: object.Key, Offset: ch.pos, Err: err}
 			}
 			b, end := within(b, at, to)

@@ -123,7 +123,7 @@ func (p *Partition) plan(ctx context.Context, lead *leadership, from log.Offset,
 	return planObject(ctx, p.read, from, objectHeader{
 		Cluster: p.m.o.Cluster, Partition: p.id, Epoch: lead.epoch, ID: newID(),
 		Base: from, End: seg.End, SealedMs: millis(seg.SealedAt), Predecessor: below, Lineage: lineage,
-	}, chain[:n], aborted, producers, p.m.o.ChunkBytes)
+	}, chain[:n], aborted, producers, p.m.o.ChunkBytes, p.m.o.CompressChunks)
 }
 
 // millis returns Unix milliseconds that an event can carry.

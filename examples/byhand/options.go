@@ -123,6 +123,10 @@ type Options struct {
 	// [DefaultCacheBytes].
 	CacheBytes int64
 
+	// CompressStore has uploads compress what producers did not: see
+	// [tier.Options].CompressChunks. Default false.
+	CompressStore bool
+
 	// FetchBytes bounds what one replication fetch carries per partition; default
 	// [DefaultFetchBytes]. A batch that is larger travels alone.
 	FetchBytes int

@@ -111,7 +111,7 @@ func (b *Builder) Build() (Batch, error) {
 	if b.Compression != None {
 		var err error
 		out = append(b.out[:0], b.buf[:HeaderBytes]...)
-		if out, err = compress(out, b.Compression, b.buf[HeaderBytes:]); err != nil {
+		if out, err = Compress(out, b.Compression, b.buf[HeaderBytes:]); err != nil {
 			return Batch{}, err
 		}
 		b.out = out

@@ -115,8 +115,10 @@ func newZstdDecoder() *zstd.Decoder {
 	return d
 }
 
-// compress appends src to dst, compressed.
-func compress(dst []byte, c Compression, src []byte) ([]byte, error) {
+// Compress appends src to dst, compressed. The same bytes give the same result
+// within one release of the libraries. It returns an error for a codec that is not
+// one of the above, and never else. Safe for concurrent use.
+func Compress(dst []byte, c Compression, src []byte) ([]byte, error) {
 	switch c {
 	case None:
 		return append(dst, src...), nil
@@ -162,10 +164,12 @@ func (a *appender) finish(w io.WriteCloser, src []byte) ([]byte, error) {
 	return a.b, nil
 }
 
-// decompress appends what src decompresses to, at most limit bytes, to dst and
-// returns it also with an error. Nothing it allocates exceeds what src really
-// holds by more than a constant factor, whatever lengths src claims.
-func decompress(dst []byte, c Compression, src []byte, limit int) ([]byte, error) {
+// Decompress appends what src decompresses to, at most limit bytes, to dst and
+// returns it also with an error: [ErrTooLarge] above the limit, [ErrCompression] for
+// a codec that is not one of the above, or that of the codec for damage. Nothing it
+// allocates exceeds what src really holds by more than a constant factor, whatever
+// lengths src claims. Safe for concurrent use.
+func Decompress(dst []byte, c Compression, src []byte, limit int) ([]byte, error) {
 	switch c {
 	case None:
 		if len(src) > limit {

@@ -75,7 +75,7 @@ func (b Batch) RecordsWithin(maxDecompressedBytes int) iter.Seq2[Record, error] 
 		data := b.payload()
 		if b.Compression() != None && len(data) > 0 {
 			scratch := takeBuffer()
-			out, err := decompress((*scratch)[:0], b.Compression(), data, maxDecompressedBytes)
+			out, err := Decompress((*scratch)[:0], b.Compression(), data, maxDecompressedBytes)
 			if err == nil {
 				data = bytes.Clone(out)
 			}
@@ -115,7 +115,7 @@ func (b Batch) VerifyRecords(maxDecompressedBytes int) error {
 	data := b.payload()
 	if b.Compression() != None && len(data) > 0 {
 		scratch := takeBuffer()
-		out, err := decompress((*scratch)[:0], b.Compression(), data, maxDecompressedBytes)
+		out, err := Decompress((*scratch)[:0], b.Compression(), data, maxDecompressedBytes)
 		defer giveBuffer(scratch, out)
 		if err != nil {
 			return &InvalidError{Offset: b.BaseOffset(), Err: err}
