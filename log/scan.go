@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/cordwood-io/cordwood/log/record"
 )
@@ -434,20 +435,31 @@ func (l *Log) blankSlots(b []byte, at, size int64) {
 	}
 }
 
-// dropOldCuts keeps the number of copies small, beside those to keep.
+// dropOldCuts keeps the number of copies small, the newest beside those to keep.
 func (l *Log) dropOldCuts(keep ...string) error {
 	names, err := l.fs.List(l.dir)
 	if err != nil {
 		return err
 	}
-	var cuts []string
-	for _, n := range names {
-		if _, suffix, ok := parseName(n); ok && suffix == cutSuffix && !slices.Contains(keep, joinPath(l.dir, n)) {
-			cuts = append(cuts, n)
-		}
+	type cut struct {
+		path string
+		made time.Time
 	}
+	var cuts []cut
+	for _, n := range names {
+		path := joinPath(l.dir, n)
+		if _, suffix, ok := parseName(n); !ok || suffix != cutSuffix || slices.Contains(keep, path) {
+			continue
+		}
+		fi, err := l.fs.Stat(path)
+		if err != nil {
+			return err
+		}
+		cuts = append(cuts, cut{path, fi.ModTime})
+	}
+	slices.SortStableFunc(cuts, func(a, b cut) int { return a.made.Compare(b.made) })
 	for len(cuts) >= maxCutFiles {
-		if err := l.fs.Remove(joinPath(l.dir, cuts[0])); err != nil {
+		if err := l.fs.Remove(cuts[0].path); err != nil {
 			return err
 		}
 		cuts = cuts[1:]
