@@ -324,10 +324,15 @@ func (c *memConn) Close() error {
 	return nil
 }
 
-// reset ends the connection as the death of c's process does.
+// reset ends the connection as the death of c's process does: in both directions at
+// once, since an end that learns of it first hangs up, and the other would see that.
 func (c *memConn) reset() {
-	c.in.fail()
-	c.out.resetByWriter()
+	c.n.mu.Lock() // so that nobody else holds one pipe and wants the other
+	c.in.set(func() {
+		c.out.set(func() { c.out.writeReset, c.out.writeFailed = true, true })
+		c.in.failed, c.in.readClosed = true, true
+	})
+	c.n.mu.Unlock()
 	c.forget()
 }
 
@@ -555,8 +560,6 @@ func (p *pipe) setLatency(d time.Duration)   { p.set(func() { p.latency = d }) }
 func (p *pipe) setReadDeadline(t time.Time)  { p.set(func() { p.readDeadline = t }) }
 func (p *pipe) setWriteDeadline(t time.Time) { p.set(func() { p.writeDeadline = t }) }
 func (p *pipe) closeWrite()                  { p.set(func() { p.writeClosed = true }) }
-func (p *pipe) resetByWriter()               { p.set(func() { p.writeReset, p.writeFailed = true, true }) }
-func (p *pipe) fail()                        { p.set(func() { p.failed, p.readClosed = true, true }) }
 
 // closeRead is the reader's Close. It returns false if that was done before.
 func (p *pipe) closeRead() (first bool) {

@@ -189,6 +189,26 @@ func TestNetworkEnds(t *testing.T) {
 	})
 }
 
+// A reset reaches both ends at once: neither sees how the other end, which knows of it,
+// hangs up.
+func TestNetworkReset(t *testing.T) {
+	n := transport.NewNetwork()
+	for i := range 500 {
+		a, b := pair(t, n)
+		var ends sync.WaitGroup
+		for end, c := range map[string]net.Conn{"a": a, "b": b} {
+			ends.Go(func() {
+				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("round %d: end %s: %v", i, end, err)
+				}
+				c.Close()
+			})
+		}
+		n.Reset("b")
+		ends.Wait()
+	}
+}
+
 func TestNetworkDeadlines(t *testing.T) {
 	onPair(t, func(t *testing.T, _ *transport.Network, a, b net.Conn) {
 		start := time.Now()
