@@ -5,7 +5,9 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
@@ -32,26 +34,21 @@ const (
 	sloMinutes   = 5.04 // of unfair throttling in a week: 0.05 % of the time
 )
 
-// population is a set of tenants that are simulated alike.
+// population is a set of tenants that are simulated alike: on as many brokers, and under each of some loads with the same random numbers.
 type population struct {
-	name    string
-	brokers int // that serve each tenant
-	// draw returns a tenant's mean use as a part of its quota, and the exponent of its skew.
-	draw func(rng *rand.Rand) (load, skew float64)
-}
-
-func fixed(load float64) func(*rand.Rand) (float64, float64) {
-	return func(*rand.Rand) (float64, float64) { return load, 1 }
+	names   []string // of the loads
+	brokers int      // that serve each tenant, an even number
+	// draw returns a tenant's mean use under each load, as a part of its quota, and the exponent of its skew.
+	draw func(rng *rand.Rand) (loads []float64, skew float64)
 }
 
 // The two loads are hard on purpose: every tenant is busy, on 24 brokers, and the hottest broker has a quarter of its traffic. The fleet is like
 // one of a cloud: cells of six brokers, most tenants far below their quota. Its median use was chosen so that about 99 % of
 // tenants meet the objective with the static split, as Kora reports; what the other policies make of it is a result.
 var populations = []population{
-	{"70", 24, fixed(0.7)},
-	{"90", 24, fixed(0.9)},
-	{"fleet", 6, func(rng *rand.Rand) (float64, float64) {
-		return min(0.9, fleetMedian*math.Exp(0.8*rng.NormFloat64())), rng.Float64()
+	{[]string{"70", "90"}, 24, func(*rand.Rand) ([]float64, float64) { return []float64{0.7, 0.9}, 1 }},
+	{[]string{"fleet"}, 6, func(rng *rand.Rand) ([]float64, float64) {
+		return []float64{min(0.9, fleetMedian*math.Exp(0.8*rng.NormFloat64()))}, rng.Float64()
 	}},
 }
 
@@ -73,251 +70,6 @@ func ruleOf(p policy) quota.Rule {
 	return r
 }
 
-// bucket is what a broker has of one tenant's quota.
-type bucket struct {
-	limit  float64 // in force
-	next   float64 // in force after the delay
-	tokens float64
-}
-
-// world is one tenant under one policy.
-type world struct {
-	policy
-	rule    quota.Rule
-	group   *quota.Group
-	seq     uint64
-	buckets []bucket
-	lazyOn  bool // in force
-	lazyTo  bool // in force after the delay
-
-	unfair, delayed, offered, over float64
-	seconds                        float64
-	admitted                       []float64 // by the whole cluster, in each period since the start
-}
-
-func newWorld(p policy, brokers int) *world {
-	return &world{policy: p, rule: ruleOf(p), buckets: make([]bucket, brokers)}
-}
-
-func (w *world) reset() {
-	n := len(w.buckets)
-	if w.dynamic {
-		w.group, _ = quota.NewGroup(w.rule, n, modelQuota)
-	}
-	w.seq, w.lazyOn, w.lazyTo = 0, false, false
-	for i := range w.buckets {
-		even := modelQuota / float64(n)
-		w.buckets[i] = bucket{even, even, even * quota.DefaultBurst.Seconds()}
-	}
-	w.admitted = w.admitted[:0]
-}
-
-// run passes what is offered for dt seconds at a rate and returns what was admitted and how long the broker throttled.
-func (b *bucket) run(offered, rate, dt float64) (admitted, throttled float64) {
-	want := offered * dt
-	left := b.tokens + rate*dt - want
-	if left >= 0 {
-		b.tokens = min(left, rate*burstSeconds)
-		return want, 0
-	}
-	// The tokens last until the bucket is empty; from then on the broker admits its rate.
-	b.tokens = 0
-	return want + left, min(dt, -left/(offered-rate))
-}
-
-// atMost is min for what seldom is above: a branch is faster then.
-func atMost(v, most float64) float64 {
-	if v > most {
-		return most
-	}
-	return v
-}
-
-// In constants of the model the compiler multiplies and divides for us.
-const (
-	burstSeconds  = float64(quota.DefaultBurst) / float64(time.Second)
-	periodSeconds = float64(modelPeriod) / float64(time.Second)
-	delaySeconds  = float64(modelDelay) / float64(time.Second)
-)
-
-// step runs one period with what the brokers are offered per second. Results count if measure is set.
-func (w *world) step(offers []float64, measure bool) {
-	total, longest, offered := 0.0, 0.0, 0.0
-	if w.dynamic {
-		total, longest, offered = w.share(offers)
-	} else {
-		for i, o := range offers {
-			b := &w.buckets[i]
-			offered += o
-			a, t := b.run(o, b.limit, periodSeconds)
-			total += a
-			if t > longest {
-				longest = t
-			}
-		}
-	}
-	w.admitted = append(w.admitted, total)
-	if measure {
-		w.seconds += periodSeconds
-		if total < quota.BelowQuota*modelQuota*periodSeconds {
-			w.unfair += longest
-		}
-		w.offered += offered * periodSeconds
-		w.delayed += offered*periodSeconds - total
-		w.over += max(0, total-modelQuota*periodSeconds)
-	}
-}
-
-// share runs one period in which the brokers get new limits after the delay, and lets the group divide at its end.
-func (w *world) share(offers []float64) (total, longest, offered float64) {
-	before, after := 1.0, 1.0
-	if w.lazyOn {
-		before = w.rule.LazyFactor
-	}
-	if w.lazyTo {
-		after = w.rule.LazyFactor
-	}
-	buckets := w.buckets[:len(offers)]
-	for i, o := range offers {
-		b := &buckets[i]
-		a1, t1 := b.run(o, atMost(b.limit*before, modelQuota), delaySeconds)
-		a2, t2 := b.run(o, atMost(b.next*after, modelQuota), periodSeconds-delaySeconds)
-		b.limit = b.next
-		a, t := a1+a2, t1+t2
-		w.group.Report(i, a/periodSeconds, t > 0, w.seq)
-		offered += o
-		total += a
-		if t > longest {
-			longest = t
-		}
-	}
-	w.lazyOn = w.lazyTo
-	w.seq++
-	w.group.Step(modelQuota, w.seq, false)
-	for i := range buckets {
-		buckets[i].next, _ = w.group.Limit(i)
-	}
-	w.lazyTo = w.group.Lazy()
-	return total, longest, offered
-}
-
-// worst returns the most that the cluster admitted in any window of length T above the quota times T.
-func (w *world) worst(window time.Duration) float64 {
-	n := int(window / modelPeriod)
-	sum, most := 0.0, math.Inf(-1)
-	for i, a := range w.admitted {
-		sum += a
-		if i >= n {
-			sum -= w.admitted[i-n]
-		}
-		if i >= n-1 {
-			most = max(most, sum)
-		}
-	}
-	return most - modelQuota*window.Seconds()
-}
-
-// offers makes what a tenant's clients offer to each broker, as parts of the tenant's mean use.
-type offers struct {
-	source *rand.PCG
-	rng    *rand.Rand // of source
-	share  []float64
-	noise  []float64
-	out    []float64
-	shift  float64 // seconds until the next one
-}
-
-func newOffers(source *rand.PCG, brokers int, load, skew float64) *offers {
-	rng := rand.New(source)
-	o := &offers{source: source, rng: rng, share: make([]float64, brokers), noise: make([]float64, brokers), out: make([]float64, brokers)}
-	sum := 0.0
-	for i := range o.share {
-		o.share[i] = math.Pow(float64(i+1), -skew)
-		sum += o.share[i]
-	}
-	for i := range o.share {
-		o.share[i] *= load * modelQuota / sum
-		o.noise[i] = rng.NormFloat64()
-	}
-	rng.Shuffle(brokers, func(i, j int) { o.share[i], o.share[j] = o.share[j], o.share[i] })
-	o.shift = rng.ExpFloat64() * shiftEvery.Seconds()
-	return o
-}
-
-var (
-	noiseKeep = math.Exp(-modelPeriod.Seconds() / noiseMemory.Seconds())
-	noiseNew  = math.Sqrt(1 - noiseKeep*noiseKeep)
-)
-
-// curve is a function on [-8, 8] by linear interpolation, to within a millionth here: math.Exp took a sixth of the whole time.
-type curve [16*curveSteps + 2]float64
-
-const curveSteps = 256 // per unit
-
-func newCurve(f func(float64) float64) *curve {
-	var c curve
-	for i := range c {
-		c[i] = f(float64(i)/curveSteps - 8)
-	}
-	return &c
-}
-
-func (c *curve) at(x float64) float64 {
-	p := (x + 8) * curveSteps
-	i := int(p)
-	if uint(i) >= uint(len(c)-1) {
-		p = min(max(p, 0), 16*curveSteps)
-		i = int(p)
-	}
-	return c[i] + (c[i+1]-c[i])*(p-float64(i))
-}
-
-var lognormal = newCurve(func(x float64) float64 { return math.Exp(noiseSigma*x - noiseSigma*noiseSigma/2) })
-
-// quantiles has the normal distribution's quantiles at multiples of 1/2048. Between them normal interpolates, but for the two ends.
-var quantiles = func() (q [1<<11 + 1]float64) {
-	for i := range q {
-		q[i] = quantile(float64(i) / (1 << 11))
-	}
-	return q
-}()
-
-func quantile(p float64) float64 { return math.Sqrt2 * math.Erfinv(2*p-1) }
-
-// normal makes a normal number of 32 random bits: in half the time of rand.NormFloat64, which is a third of what the offers take.
-func normal(bits uint32) float64 {
-	i := bits >> 21
-	if i-1 >= 1<<11-2 {
-		return quantile((float64(bits) + 0.5) / (1 << 32))
-	}
-	return quantiles[i] + (quantiles[i+1]-quantiles[i])*(float64(bits&(1<<21-1))*(1.0/(1<<21)))
-}
-
-func (o *offers) next() []float64 {
-	if o.shift -= periodSeconds; o.shift <= 0 {
-		o.shift = o.rng.ExpFloat64() * shiftEvery.Seconds()
-		hot := 0
-		for i := range o.share {
-			if o.share[i] > o.share[hot] {
-				hot = i
-			}
-		}
-		other := o.rng.IntN(len(o.share))
-		o.share[hot], o.share[other] = o.share[other], o.share[hot]
-	}
-	noise, share, bits := o.noise[:len(o.out)], o.share[:len(o.out)], uint64(0)
-	for i := range o.out {
-		if i&1 == 0 {
-			bits = o.source.Uint64()
-		}
-		x := noiseKeep*noise[i] + noiseNew*normal(uint32(bits))
-		bits >>= 32
-		noise[i] = x
-		o.out[i] = share[i] * lognormal.at(x)
-	}
-	return o.out
-}
-
 // result is what one tenant met in its week.
 type result struct {
 	unfair, delayed, over float64 // parts of time, of what was offered, of the quota
@@ -325,42 +77,6 @@ type result struct {
 }
 
 var worstWindows = [3]time.Duration{time.Second, 10 * time.Second, time.Minute}
-
-// simulate runs one tenant's week under every policy on the same offers.
-func (p population) simulate(seed uint64, id int, windows int, length time.Duration) []result {
-	worlds := make([]*world, len(policies))
-	results := make([]result, len(worlds))
-	for i := range worlds {
-		worlds[i] = newWorld(policies[i], p.brokers)
-		for k := range results[i].worst {
-			results[i].worst[k] = math.Inf(-1)
-		}
-	}
-	load, skew := p.draw(rand.New(rand.NewPCG(seed, uint64(id)<<16|1<<15)))
-	warm, steps := int(warmUp/modelPeriod), int((warmUp+length)/modelPeriod)
-	for window := range windows {
-		o := newOffers(rand.NewPCG(seed, uint64(id)<<16|uint64(window)), p.brokers, load, skew)
-		for _, w := range worlds {
-			w.reset()
-		}
-		for step := range steps {
-			out := o.next()
-			for _, w := range worlds {
-				w.step(out, step >= warm)
-			}
-		}
-		for i, w := range worlds {
-			for k, length := range worstWindows {
-				results[i].worst[k] = max(results[i].worst[k], w.worst(length))
-			}
-		}
-	}
-	for i, w := range worlds {
-		results[i].unfair, results[i].delayed = w.unfair/w.seconds, w.delayed/w.offered
-		results[i].over = w.over / (modelQuota * w.seconds)
-	}
-	return results
-}
 
 // tenants returns how many each population has.
 func (r Run) tenants() int {
@@ -370,32 +86,33 @@ func (r Run) tenants() int {
 	return allTenants
 }
 
-// run simulates all tenants and returns their results by policy and tenant. Each tenant has random numbers of its own and a place of its own for
+// run simulates all tenants and returns their results by load, policy and tenant. Each tenant has random numbers of its own and a place of its own for
 // its results, so they don't depend on who simulates it when.
-func (p population) run(r Run) [][]result {
+func (p population) run(r Run) [][][]result {
 	windows, length := windowCount, windowLength
 	if r.Full {
 		windows, length = 1, week
 	}
-	all := make([][]result, len(policies))
-	for i := range all {
-		all[i] = make([]result, r.tenants())
+	all := make([][][]result, len(p.names))
+	for l := range all {
+		all[l] = make([][]result, len(policies))
+		for k := range all[l] {
+			all[l][k] = make([]result, r.tenants())
+		}
 	}
 	var wg sync.WaitGroup
-	jobs := make(chan int)
+	var next atomic.Int64
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
-			for id := range jobs {
-				for i, res := range p.simulate(r.Seed, id, windows, length) {
-					all[i][id] = res
+			for id := int(next.Add(1) - 1); id < r.tenants(); id = int(next.Add(1) - 1) {
+				for l, results := range p.simulate(r.Seed, id, windows, length) {
+					for k, res := range results {
+						all[l][k][id] = res
+					}
 				}
 			}
 		})
 	}
-	for id := range r.tenants() {
-		jobs <- id
-	}
-	close(jobs)
 	wg.Wait()
 	return all
 }
@@ -492,24 +209,26 @@ func quotas(r Run) (map[string]any, error) {
 	summaries := map[string][]summary{}
 	for _, p := range populations {
 		all := p.run(r)
-		for i, pol := range policies {
-			s := summarize(all[i])
-			summaries[p.name] = append(summaries[p.name], s)
-			fmt.Fprintf(table, "%s\t%s\t%.4f\t%.4f\t%.4f\t%.2f\t%.2f\t%.4f\t%.3f\t%.3f\t%.3f\n", p.name, pol.name, 100*s.unfair, 100*s.unfairError,
-				100*s.delayed, 100*s.slo, 100*s.sloError, 100*s.over, s.worst[0]/modelQuota, s.worst[1]/modelQuota, s.worst[2]/modelQuota)
-			for k := range over {
-				over[k] = max(over[k], s.worst[k]-declaredBurst(pol)*modelQuota)
-			}
-			if p.name == "fleet" {
-				figures["slo_pct_"+pol.name] = round(100 * s.slo)
-				continue
-			}
-			figures["unfair_pct_"+pol.name+"_"+p.name] = round(100 * s.unfair)
-			if pol.lazy {
-				figures["over_mean_pct_"+p.name] = round(100 * s.over)
+		for l, name := range p.names {
+			for k, pol := range policies {
+				s := summarize(all[l][k])
+				summaries[name] = append(summaries[name], s)
+				fmt.Fprintf(table, "%s\t%s\t%.4f\t%.4f\t%.4f\t%.2f\t%.2f\t%.4f\t%.3f\t%.3f\t%.3f\n", name, pol.name, 100*s.unfair, 100*s.unfairError,
+					100*s.delayed, 100*s.slo, 100*s.sloError, 100*s.over, s.worst[0]/modelQuota, s.worst[1]/modelQuota, s.worst[2]/modelQuota)
+				for i := range over {
+					over[i] = max(over[i], s.worst[i]-declaredBurst(pol)*modelQuota)
+				}
+				if name == "fleet" {
+					figures["slo_pct_"+pol.name] = round(100 * s.slo)
+					continue
+				}
+				figures["unfair_pct_"+pol.name+"_"+name] = round(100 * s.unfair)
+				if pol.lazy {
+					figures["over_mean_pct_"+name] = round(100 * s.over)
+				}
 			}
 		}
-		fmt.Fprintf(r.Log, "%s: %v\n", p.name, time.Since(started).Round(time.Second))
+		fmt.Fprintf(r.Log, "%s: %v\n", strings.Join(p.names, " and "), time.Since(started).Round(time.Second))
 	}
 	if err := table.Flush(); err != nil {
 		return nil, err
