@@ -85,7 +85,7 @@ var quantiles = func() (q [1<<11 + 1]float64) {
 
 func quantile(p float64) float64 { return math.Sqrt2 * math.Erfinv(2*p-1) }
 
-// normal makes a normal number of 32 random bits: in half the time of rand.NormFloat64, which is a third of what the offers take.
+// normal makes a normal number of 32 random bits, in half the time of rand.NormFloat64.
 func normal(bits uint32) float64 {
 	if atEnd(bits) {
 		return quantile((float64(bits) + 0.5) / (1 << 32))
@@ -93,6 +93,7 @@ func normal(bits uint32) float64 {
 	return between(bits)
 }
 
+// atEnd reports whether between, which interpolates, can't do it.
 func atEnd(bits uint32) bool { return bits>>21-1 >= 1<<11-2 }
 
 func between(bits uint32) float64 {
