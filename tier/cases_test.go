@@ -608,6 +608,62 @@ var cases = map[string]func(*testing.T){
 			t.Errorf("%d parts are cached", s.CachedParts)
 		}
 		r.close()
+		r.open(tier.Options{CacheBytes: 1, DiskCacheFS: r.fs, DiskCacheDir: "cache", DiskCacheFiles: 8, DiskCacheReserveBytes: -1})
+		settle()
+		for range 3 {
+			r.check(0)
+			settle()
+			if names := r.cacheNames(); len(names) < 4 || len(names) > 8+1 { // and the lock
+				t.Errorf("%d files: %v", len(names), names)
+			}
+		}
+		r.close()
+	},
+	"KAFKA-15481": func(t *testing.T) {
+		r := newRig(t, tier.Options{})
+		r.close()
+		r.open(tier.Options{CacheBytes: 1, DiskCacheFS: r.fs, DiskCacheDir: "cache", DiskCacheFiles: 8, DiskCacheReserveBytes: -1})
+		r.fill(300)
+		settle()
+		// Readers find their entries while others have them evicted.
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for range 3 {
+					r.check(0)
+				}
+			})
+		}
+		wg.Wait()
+		settle()
+		if s := r.stats(); s.DiskDamaged > 0 || s.DiskFailures > 0 || s.DiskHits+s.DiskWrites == 0 {
+			t.Errorf("files that were not there: %+v", s)
+		}
+		r.close()
+	},
+	"REDPANDA-18056": func(t *testing.T) {
+		r := newRig(t, tier.Options{})
+		r.close()
+		r.open(tier.Options{CacheBytes: 1, DiskCacheFS: r.fs, DiskCacheDir: "cache", DiskCacheFiles: 8, DiskCacheReserveBytes: -1})
+		r.fill(300)
+		settle()
+		gate, evicts := make(chan struct{}), atomic.Bool{}
+		r.fs.(*logtest.FS).OnOp(func(op logtest.Op) error {
+			if op.Kind == logtest.OpRemove && strings.HasPrefix(strings.TrimPrefix(op.Path, "/"), "cache/") {
+				evicts.Store(true)
+				<-gate
+			}
+			return nil
+		})
+		for range 3 {
+			r.check(0) // would hang with an eviction in a reader's way
+			settle()
+		}
+		if !evicts.Load() {
+			t.Error("nothing was evicted")
+		}
+		close(gate)
+		r.close()
 	},
 	"REDPANDA-12043": func(t *testing.T) {
 		// A reader goes on by offset while ranges come and go around it.

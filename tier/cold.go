@@ -50,6 +50,7 @@ type coldReader struct {
 	wg       *sync.WaitGroup
 	requests *budget
 	bytes    *budget
+	disk     *diskCache // or nil
 
 	mu      sync.Mutex
 	closed  bool
@@ -212,6 +213,25 @@ func (c *coldReader) fetch(ctx context.Context, key string, off, n, more int64, 
 	return use(b)
 }
 
+// fromDisk makes a part of what the disk cache has of it, within the budget. nil means
+// that the store has to be asked.
+func (c *coldReader) fromDisk(ctx context.Context, k partKey, n int64, use func([]byte) (*part, error)) *part {
+	if !c.disk.has(k) || c.bytes.acquire(ctx, n) != nil {
+		return nil
+	}
+	defer c.bytes.release(n)
+	b, ok := c.disk.get(k)
+	if !ok {
+		return nil
+	}
+	p, err := use(b)
+	if err != nil {
+		c.disk.drop(k)
+		return nil
+	}
+	return p
+}
+
 func (c *coldReader) request(ctx context.Context, key string, off, n int64) ([]byte, error) {
 	if err := c.requests.acquire(ctx, 1); err != nil {
 		return nil, err
@@ -263,6 +283,10 @@ func (c *coldReader) loadTail(o object) func(context.Context) (*part, error) {
 		if max(o.ObjectBytes, o.BatchBytes) <= c.o.ChunkBytes {
 			from, more = 0, more+o.BatchBytes
 		}
+		tailAt := o.ObjectBytes - o.TailBytes
+		if p := c.fromDisk(ctx, partKey{o.ID, tailPart}, 2*o.TailBytes, func(b []byte) (*part, error) { return c.openTail(o, b, tailAt) }); p != nil {
+			return p, nil
+		}
 		return c.fetch(ctx, o.key, from, o.ObjectBytes-from, more, func(b []byte) (*part, error) {
 			return c.openTail(o, b, from)
 		})
@@ -273,6 +297,9 @@ func (c *coldReader) loadTail(o object) func(context.Context) (*part, error) {
 // object from byte from on.
 func (c *coldReader) openTail(o object, b []byte, from int64) (*part, error) {
 	tailAt := o.ObjectBytes - o.TailBytes - from
+	if int64(len(b)) != tailAt+o.TailBytes {
+		return nil, c.corrupt(o.key, from, fmt.Errorf("%w: tail of %d bytes", ErrInvalidObject, int64(len(b))-tailAt))
+	}
 	t, err := parseObjectTail(b[tailAt:])
 	if err == nil && (t.id != o.ID || t.base != o.Base || t.end != o.End || t.batchBytes != o.BatchBytes) {
 		err = fmt.Errorf("%w: it is %v with [%d, %d)", ErrInvalidObject, t.id, t.base, t.end)
@@ -285,18 +312,22 @@ func (c *coldReader) openTail(o object, b []byte, from int64) (*part, error) {
 	if err != nil {
 		return nil, c.corrupt(o.key, from+tailAt, err)
 	}
+	c.disk.put(partKey{o.ID, tailPart}, b[tailAt:])
 	if from == 0 {
 		for i := range t.chunks {
 			ch := &t.chunks[i]
-			raw, err := ch.unpack(b[ch.pos : ch.pos+int64(ch.stored) : ch.pos+int64(ch.stored)])
+			stored := b[ch.pos : ch.pos+int64(ch.stored) : ch.pos+int64(ch.stored)]
+			raw, err := ch.unpack(stored)
 			if err != nil {
 				continue // its reader will see
 			}
+			k := partKey{o.ID, int32(i)}
+			c.disk.put(k, stored)
 			// Copied, so that each part can be let go of by itself.
 			if len(t.chunks) > 1 && ch.codec == codecNone {
 				raw = bytes.Clone(raw)
 			}
-			c.add(&part{key: partKey{o.ID, int32(i)}, batches: raw, size: int64(len(raw))})
+			c.add(&part{key: k, batches: raw, size: int64(len(raw))})
 		}
 	}
 	return &part{key: partKey{o.ID, tailPart}, tail: t, size: t.memory}, nil
@@ -312,14 +343,24 @@ func (c *coldReader) chunk(ctx context.Context, o object, t *objectTail, i int) 
 }
 
 func (c *coldReader) loadChunk(o object, t *objectTail, i int) func(context.Context) (*part, error) {
-	ch := &t.chunks[i]
+	ch, k := &t.chunks[i], partKey{o.ID, int32(i)}
+	unpack := func(b []byte) (*part, error) {
+		batches, err := ch.unpack(b)
+		if err != nil {
+			return nil, c.corrupt(o.key, ch.pos, err)
+		}
+		return &part{key: k, batches: batches, size: int64(len(batches))}, nil
+	}
 	return func(ctx context.Context) (*part, error) {
+		if p := c.fromDisk(ctx, k, ch.memory(), unpack); p != nil {
+			return p, nil
+		}
 		return c.fetch(ctx, o.key, ch.pos, int64(ch.stored), ch.memory()-int64(ch.stored), func(b []byte) (*part, error) {
-			batches, err := ch.unpack(b)
-			if err != nil {
-				return nil, c.corrupt(o.key, ch.pos, err)
+			p, err := unpack(b)
+			if err == nil {
+				c.disk.put(k, b)
 			}
-			return &part{key: partKey{o.ID, int32(i)}, batches: batches, size: int64(len(batches))}, nil
+			return p, err
 		})
 	}
 }

@@ -90,7 +90,7 @@
 // # Concurrency
 //
 // All types are safe for concurrent use but [State], [Slice] and iterators in use.
-// A manager has three or four goroutines, and a bounded number of others while there is work;
+// A manager has three to five goroutines, and a bounded number of others while there is work;
 // none of them is a partition's. Everything runs on package time, so that a
 // testing/synctest bubble makes it virtual.
 //

@@ -1,6 +1,9 @@
 package tier
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Exports for tests in package tier_test.
 
@@ -44,3 +47,15 @@ func LoadCheckpoint(s *State) error {
 
 // OwnerContent is what the owner object of a cluster holds.
 func OwnerContent(cluster ID) []byte { return ownerContent(cluster) }
+
+// Supersede puts another range in place of the one with the same base.
+func (p *Partition) Supersede(r Range) {
+	p.ledger.mu.Lock()
+	defer p.ledger.mu.Unlock()
+	for i, old := range p.ledger.state.ranges {
+		if old.Base == r.Base {
+			p.ledger.state.ranges = slices.Clone(p.ledger.state.ranges)
+			p.ledger.state.ranges[i] = r
+		}
+	}
+}

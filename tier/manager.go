@@ -166,13 +166,21 @@ type Stats struct {
 	OwnerChecked   bool  // the store's prefix is known to be this cluster's
 	OwnerError     error // why it is not known yet, or [ErrForeignStore]
 
-	Hits, Misses     int64 // of parts in the memory cache
-	Fetches          int64 // requests for parts of objects
-	FetchBytes       int64
-	FetchFailures    int64
-	Corrupt          int64 // parts that failed their check
-	Missing          int64 // alarms of lost objects
-	ReadAhead        int64 // fetches that nobody waited for
+	Hits, Misses  int64 // of parts in the memory cache
+	Fetches       int64 // requests for parts of objects
+	FetchBytes    int64
+	FetchFailures int64
+	Corrupt       int64 // parts that failed their check
+	Missing       int64 // alarms of lost objects
+	ReadAhead     int64 // fetches that nobody waited for
+
+	DiskHits     int64 // parts that were read from the disk cache
+	DiskWrites   int64 // parts that were written to it
+	DiskDamaged  int64 // its files that failed their check, or could not be read
+	DiskFailures int64 // failures to list, write and remove its files
+	DiskBytes    int64 // of its files now
+	DiskFiles    int
+
 	CachedBytes      int64
 	CachedParts      int
 	ReadsUnderWay    int
@@ -186,7 +194,8 @@ type Stats struct {
 }
 
 // NewManager starts a manager. Nothing in it waits for the store or the tier log:
-// both may be down. Errors are those of the options.
+// both may be down. Errors are those of the options, and
+// those of taking the folder of the disk cache: log.ErrLocked if somebody else has it.
 func NewManager(o Options) (*Manager, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -202,6 +211,13 @@ func NewManager(o Options) (*Manager, error) {
 	m.queues[taskDelete].limit = deleteWorkers
 	m.ctx, m.cancel = context.WithCancelCause(context.Background())
 	m.cold = newColdReader(m.ctx, &m.wg, &m.o)
+	if o.DiskCacheFS != nil {
+		if m.cold.disk, err = openDiskCache(&m.o); err != nil {
+			m.cancel(ErrClosed)
+			return nil, err
+		}
+		m.run("tier-cache", func(ctx context.Context) { m.cold.disk.run(ctx, m.o.Interval) })
+	}
 	m.run("tier-feed", m.feed)
 	m.run("tier-schedule", m.schedule)
 	m.run("tier-keep", m.keep)
@@ -293,7 +309,7 @@ func (m *Manager) fail(err error) {
 
 // Close stops everything the manager started and waits for it; uploads are cut
 // off. Calls that wait return [ErrClosed]. Partitions need not be closed before.
-// It can be called again. It returns nil.
+// It can be called again. An error is that of letting the disk cache's folder go.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	first := !m.closed
@@ -303,10 +319,14 @@ func (m *Manager) Close() error {
 	m.cold.close()
 	m.cancel(ErrClosed)
 	m.wg.Wait()
+	var err error
+	if first && m.cold.disk != nil {
+		err = m.cold.disk.close()
+	}
 	if first && !failed {
 		close(m.done)
 	}
-	return nil
+	return err
 }
 
 // Stats returns counters and what is under way. It asks each led partition for
@@ -337,6 +357,12 @@ func (m *Manager) Stats() Stats {
 		p.ledger.mu.RUnlock()
 	}
 	c := m.cold
+	if d := c.disk; d != nil {
+		d.mu.Lock()
+		s.DiskHits, s.DiskWrites, s.DiskDamaged, s.DiskFailures = d.stats.hits, d.stats.writes, d.stats.damaged, d.stats.failures
+		s.DiskBytes, s.DiskFiles = d.used, len(d.entries)
+		d.mu.Unlock()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.Hits, s.Misses = c.stats.hits, c.stats.misses

@@ -14,6 +14,8 @@ const (
 	DefaultChunkBytes     int64         = 4 << 20
 	DefaultCacheBytes     int64         = 64 << 20
 	DefaultCacheChunks    int           = 4096
+	DefaultDiskCacheBytes int64         = 1 << 30
+	DefaultDiskCacheFiles int           = 16384
 	DefaultReadBytes      int64         = 32 << 20
 	DefaultReads          int           = 16
 	DefaultUploads        int           = 2
@@ -23,6 +25,8 @@ const (
 	DefaultEventTimeout   time.Duration = 10 * time.Second
 	DefaultMinBackoff     time.Duration = 100 * time.Millisecond
 	DefaultMaxBackoff     time.Duration = 15 * time.Second
+
+	DefaultDiskCacheReserveBytes int64 = 256 << 20
 
 	DefaultCheckpointEvents   int           = 1000
 	DefaultCheckpointInterval time.Duration = 10 * time.Minute
@@ -61,6 +65,26 @@ type Options struct {
 	// Defaults DefaultCacheBytes and DefaultCacheChunks.
 	CacheBytes  int64
 	CacheChunks int
+
+	// DiskCacheFS and DiskCacheDir say where parts of objects that were read are kept
+	// in files, as they are in the store, so that they survive a restart. One process
+	// at a time has the folder; nothing else belongs into it, and it may be deleted
+	// while nobody has it. Neither a full nor a broken disk fails a read. Nil means no
+	// such cache.
+	DiskCacheFS  log.FS
+	DiskCacheDir string
+
+	// DiskCacheBytes and DiskCacheFiles bound it. Some of what was used longest ago
+	// goes when seven eighths of either are in use. Defaults DefaultDiskCacheBytes and
+	// DefaultDiskCacheFiles.
+	DiskCacheBytes int64
+	DiskCacheFiles int
+
+	// DiskCacheReserveBytes is what the disk cache leaves free on its device: below
+	// that it shrinks, within Interval. It should be well above what others on the
+	// device refuse to write below. Default DefaultDiskCacheReserveBytes; negative
+	// means that nothing is left.
+	DiskCacheReserveBytes int64
 
 	// ReadBytes and Reads bound the bytes and the requests of cold reads under way
 	// over all readers. A single chunk larger than ReadBytes is read alone.
@@ -209,6 +233,12 @@ func (o Options) withDefaults() (Options, error) {
 	check(o.CacheBytes > 0, "Options.CacheBytes is %d", o.CacheBytes)
 	def(&o.CacheChunks, DefaultCacheChunks)
 	check(o.CacheChunks > 0, "Options.CacheChunks is %d", o.CacheChunks)
+	check((o.DiskCacheFS == nil) == (o.DiskCacheDir == ""), "Options.DiskCacheFS and DiskCacheDir are not set together")
+	def(&o.DiskCacheBytes, DefaultDiskCacheBytes)
+	check(o.DiskCacheBytes > 0, "Options.DiskCacheBytes is %d", o.DiskCacheBytes)
+	def(&o.DiskCacheFiles, DefaultDiskCacheFiles)
+	check(o.DiskCacheFiles > 0, "Options.DiskCacheFiles is %d", o.DiskCacheFiles)
+	def(&o.DiskCacheReserveBytes, DefaultDiskCacheReserveBytes)
 	def(&o.ReadBytes, DefaultReadBytes)
 	check(o.ReadBytes > 0, "Options.ReadBytes is %d", o.ReadBytes)
 	def(&o.Reads, DefaultReads)

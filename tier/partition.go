@@ -396,26 +396,36 @@ func (p *Partition) Read(ctx context.Context, from log.Offset, maxBytes int) (*S
 		if !errors.Is(err, ErrNotFound) {
 			return nil, err
 		}
-		if missed == o.ID {
-			// The state was read again and still counts on this object.
-			lost := &MissingError{Partition: p.id, Key: o.key, Base: max(o.Base, from), End: o.End}
-			m.cold.mu.Lock()
-			m.cold.stats.missing++
-			m.cold.mu.Unlock()
-			m.o.Logger.Error("object lost", "partition", p.id.String(), "key", o.key)
-			if m.o.Hooks.Missing != nil {
-				m.o.Hooks.Missing(lost)
-			}
-			return nil, lost
-		}
-		missed = o.ID
-		tctx, cancel := context.WithTimeout(ctx, m.o.EventTimeout)
-		err = m.catchUp(tctx)
-		cancel()
-		if err != nil {
-			return nil, fmt.Errorf("object %s not found, and the state can't be read again: %w: %w", o.key, ErrUnavailable, err)
+		if err := p.notFound(ctx, o, from, &missed); err != nil {
+			return nil, err
 		}
 	}
+}
+
+// notFound settles that the store has no such object. nil means that the state was read
+// again: look the offset up once more, it may be below the log start now or in another
+// object. If the state still counts on the same one, that is the alarm of a lost object.
+// missed is the caller's memory of this, zero at first.
+func (p *Partition) notFound(ctx context.Context, o object, from log.Offset, missed *ID) error {
+	m := p.m
+	if *missed == o.ID {
+		lost := &MissingError{Partition: p.id, Key: o.key, Base: max(o.Base, from), End: o.End}
+		m.cold.mu.Lock()
+		m.cold.stats.missing++
+		m.cold.mu.Unlock()
+		m.o.Logger.Error("object lost", "partition", p.id.String(), "key", o.key)
+		if m.o.Hooks.Missing != nil {
+			m.o.Hooks.Missing(lost)
+		}
+		return lost
+	}
+	*missed = o.ID
+	tctx, cancel := context.WithTimeout(ctx, m.o.EventTimeout)
+	defer cancel()
+	if err := m.catchUp(tctx); err != nil {
+		return fmt.Errorf("object %s not found, and the state can't be read again: %w: %w", o.key, ErrUnavailable, err)
+	}
+	return nil
 }
 
 func belowStart(from, start log.Offset) error {
@@ -462,6 +472,7 @@ func (p *Partition) offsetForTime(ctx context.Context, t time.Time, below log.Of
 	if t.After(time.UnixMilli(ms)) {
 		ms++ // record times are in milliseconds
 	}
+	var missed ID
 	for at := log.Offset(0); ; {
 		p.ledger.mu.RLock()
 		at = max(at, p.ledger.state.logStart)
@@ -474,10 +485,10 @@ func (p *Partition) offsetForTime(ctx context.Context, t time.Time, below log.Of
 		if !ok || r.Base >= below {
 			return 0, false, nil
 		}
-		off, found, err := p.timeInObject(ctx, object{r, p.key(r.ID, r.Base, r.End, r.Epoch)}, at, ms)
+		o := object{r, p.key(r.ID, r.Base, r.End, r.Epoch)}
+		off, found, err := p.timeInObject(ctx, o, at, ms)
 		if errors.Is(err, ErrNotFound) {
-			// Resolve it as a read of the offset does: it is deleted or lost.
-			if _, err = p.Read(ctx, max(at, r.Base), 1); err == nil || errors.Is(err, log.ErrOffsetOutOfRange) {
+			if err = p.notFound(ctx, o, at, &missed); err == nil {
 				continue
 			}
 		}
@@ -576,6 +587,7 @@ func (p *Partition) AbortedTransactions(ctx context.Context, from, to log.Offset
 // coldAborted asks the objects that hold [from, to).
 func (p *Partition) coldAborted(ctx context.Context, from, to log.Offset) ([]log.AbortedTxn, error) {
 	var out []log.AbortedTxn
+	var missed ID
 	for at := from; at < to; {
 		o, err := p.lookup(at)
 		if err != nil {
@@ -583,13 +595,10 @@ func (p *Partition) coldAborted(ctx context.Context, from, to log.Offset) ([]log
 		}
 		t, err := p.m.cold.tail(ctx, o)
 		if errors.Is(err, ErrNotFound) {
-			// Resolve it as a read of the offset does: it is deleted or lost.
-			s, rerr := p.Read(ctx, at, 1)
-			if rerr != nil {
-				return nil, rerr
+			if err = p.notFound(ctx, o, at, &missed); err == nil {
+				continue
 			}
-			s.Release()
-			continue
+			return nil, err
 		}
 		if err != nil {
 			return nil, err

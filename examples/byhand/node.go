@@ -381,11 +381,18 @@ func (n *Node) start(ctx context.Context, self identity) (err error) {
 		return err
 	}
 	if n.o.Store != nil && !n.o.NoReplicas {
+		var cache string
+		var cacheFS log.FS
+		if n.o.StoreCacheBytes > 0 {
+			cacheFS, cache = n.o.FS, path.Join(n.o.Dir, "tier-cache")
+		}
 		c.tier, err = tier.NewManager(tier.Options{
 			Cluster: tier.ID(self.cluster), Store: n.o.Store, Prefix: n.o.StorePrefix, Events: tierEvents{n},
 			CacheBytes: n.o.CacheBytes, CompressChunks: n.o.CompressStore, Uploads: n.o.Uploads, Interval: n.o.TierInterval, Logger: logger,
 			Writer:  func() bool { return c.leadsTierLog(self) },
 			StateFS: n.o.FS, StateDir: n.o.Dir,
+			DiskCacheFS: cacheFS, DiskCacheDir: cache, DiskCacheBytes: n.o.StoreCacheBytes,
+			DiskCacheReserveBytes: n.o.ReserveBytes + tier.DefaultDiskCacheReserveBytes,
 		})
 		if err != nil {
 			return err

@@ -123,6 +123,11 @@ type Options struct {
 	// [DefaultCacheBytes].
 	CacheBytes int64
 
+	// StoreCacheBytes bounds what of the chunks read back from the store is kept on
+	// disk as well, in the folder "tier-cache" of Dir, which survives a restart. It
+	// shrinks when the disk gets full, well before ReserveBytes. Default 0: none.
+	StoreCacheBytes int64
+
 	// CompressStore has uploads compress what producers did not: see
 	// [tier.Options].CompressChunks. Default false.
 	CompressStore bool
@@ -175,7 +180,7 @@ func (o Options) withDefaults() (Options, error) {
 	check(o.MaxRecordBytes >= 0, "Options.MaxRecordBytes is negative")
 	check(o.MaxRecordBytes <= log.MaxBatchBytes-batchOverhead, "Options.MaxRecordBytes is %d: it must be at most %d", o.MaxRecordBytes, log.MaxBatchBytes-batchOverhead)
 	check(o.Tick >= 0 && o.Session >= 0 && o.FetchWait >= 0 && o.LagMax >= 0 && o.TierInterval >= 0, "a duration in Options is negative")
-	check(o.CacheBytes >= 0 && o.FetchBytes >= 0 && o.ReserveBytes >= 0, "a size in Options is negative")
+	check(o.CacheBytes >= 0 && o.StoreCacheBytes >= 0 && o.FetchBytes >= 0 && o.ReserveBytes >= 0, "a size in Options is negative")
 	check(o.Uploads >= 0 && o.OpenFiles >= 0 && o.BlockingCalls >= 0 && o.RequestServers >= 0, "a bound in Options is negative")
 	if o.FS == nil {
 		o.FS = log.OSFS{}
