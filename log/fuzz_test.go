@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"reflect"
 	"testing"
+	"time"
+
+	"github.com/cordwood-io/cordwood/log/record"
 )
 
 // The decoders of what is on disk: no panic, no allocation by an unchecked length,
@@ -13,9 +16,14 @@ func FuzzEnvelope(f *testing.F) {
 	b := make([]byte, envelopeBytes, 64)
 	b = append(b, "payload"...)
 	sealEnvelope(b, metaMagic, 1)
-	f.Add(b)
-	f.Add(doubled(b))
+	addVariants(f, b)
+	addVariants(f, doubled(b))
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if n := len(b); n >= envelopeBytes && string(b[:8]) == metaMagic && int64(be.Uint32(b[12:])) <= int64(n-envelopeBytes) {
+			// As if the checksum of the first copy were right, which a fuzzer does not find.
+			b = bytes.Clone(b)
+			be.PutUint32(b[16:], envelopeSum(b[:envelopeBytes+int(be.Uint32(b[12:]))]))
+		}
 		payload, err := openDoubled(b, metaMagic, 1, "x")
 		if err != nil {
 			return
@@ -28,9 +36,25 @@ func FuzzEnvelope(f *testing.F) {
 	})
 }
 
+// addVariants adds a seed as it is, cut at some places, and with one bit of each of some bytes flipped. Other arguments of the target follow.
+func addVariants(f *testing.F, seed []byte, more ...any) {
+	f.Helper()
+	add := func(b []byte) { f.Add(append([]any{b}, more...)...) }
+	add(seed)
+	for i := range 8 {
+		at := i * len(seed) / 8
+		add(seed[:at])
+		if at < len(seed) {
+			flipped := bytes.Clone(seed)
+			flipped[at] ^= 1 << i
+			add(flipped)
+		}
+	}
+}
+
 func fuzzPayload[T any](f *testing.F, seed []byte, decode func([]byte) (T, error), encode func(T) []byte) {
 	f.Helper()
-	f.Add(seed)
+	addVariants(f, seed)
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		v, err := decode(payload)
 		if err != nil {
@@ -126,7 +150,8 @@ func FuzzKafkaSnapshot(f *testing.F) {
 }
 
 func FuzzTxnIndex(f *testing.F) {
-	f.Add(appendTxnIndex(nil, []AbortedTxn{{4, 7, 12, 9}, {5, 9, 14, 15}}), int64(10), int64(20))
+	addVariants(f, appendTxnIndex(nil, []AbortedTxn{{4, 7, 12, 9}, {5, 9, 14, 15}}), int64(10), int64(20))
+	addVariants(f, realTxnIndex(f), int64(0), int64(40))
 	f.Fuzz(func(t *testing.T, b []byte, base, end int64) {
 		txns, err := parseTxnIndex(b, Offset(base), Offset(end))
 		if err != nil {
@@ -138,12 +163,52 @@ func FuzzTxnIndex(f *testing.F) {
 	})
 }
 
+// realTxnIndex returns the transaction index of a log with 20 aborted transactions.
+func realTxnIndex(f *testing.F) []byte {
+	f.Helper()
+	l, err := Open(f.Context(), f.TempDir(), Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	for range 20 {
+		var b record.Builder
+		b.SetProducer(7, 0, int32(l.End()/2))
+		b.SetTransactional()
+		if err := b.Append(record.Record{Value: []byte("x")}); err != nil {
+			f.Fatal(err)
+		}
+		x, err := b.Build()
+		if err != nil {
+			f.Fatal(err)
+		}
+		if _, err := l.Write(0, x.Bytes()); err != nil {
+			f.Fatal(err)
+		}
+		if _, err := l.WriteControl(0, record.EndTxn(false, 7, 0, 0, time.UnixMilli(1000))); err != nil {
+			f.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		f.Fatal(err)
+	}
+	b, err := readFile(l.fs, joinPath(l.dir, segmentName(0, txnIndexSuffix)), maxSideBytes)
+	if err != nil || len(b) == 0 {
+		f.Fatalf("got %d bytes, %v", len(b), err)
+	}
+	return b
+}
+
 func FuzzSlot(f *testing.F) {
 	s := slot{id: logID{1}, base: 5, sequence: 7, durable: 9, position: 100, headers: 1, epoch: 2, end: 11, endHeaders: 3, firstAppendMs: 4}
 	var b [slotBytes]byte
 	s.encode(&b)
-	f.Add(b[:])
+	addVariants(f, b[:])
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) >= slotBytes {
+			// As if the checksum were right, which a fuzzer does not find.
+			b = bytes.Clone(b)
+			be.PutUint32(b[84:], crcUpdate(0, b[:84]))
+		}
 		s, ok := decodeSlot(b)
 		if !ok {
 			return
@@ -241,11 +306,11 @@ func FuzzJournalTable(f *testing.F) {
 	}
 	b := make([]byte, journalTableBytes(len(t.live), len(t.entries)))
 	t.encode(b, true)
-	f.Add(b)
+	addVariants(f, b)
 	t.live = nil
 	b = make([]byte, journalTableBytes(0, len(t.entries)))
 	t.encode(b, false)
-	f.Add(b)
+	addVariants(f, b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		table, second, err := decodeJournalTable(b, "x")
 		if err != nil {

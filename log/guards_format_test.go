@@ -3,7 +3,11 @@ package log
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
+
+	"github.com/cordwood-io/cordwood/log/record"
 )
 
 // Each test here is for guards of a format, by their names in testdata/mutations.txt.
@@ -140,6 +144,62 @@ func TestGuardSlots(t *testing.T) {
 			t.Errorf("%s: got %+v, %v, %v, want sequence %d", name, got, ok, err, c.want)
 		}
 		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// verify: the index is not compared with the batches; the time index is not compared with the batches
+func TestGuardForgedIndexes(t *testing.T) {
+	for _, suffix := range []string{indexSuffix, timeIndexSuffix} {
+		dir := t.TempDir()
+		l, err := Open(t.Context(), dir, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 30 {
+			if _, err := l.AppendRecords(t.Context(), record.Record{Timestamp: time.UnixMilli(int64(1000 + 10*i)), Value: make([]byte, 1000)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(l.Roll(t.Context()), l.Close()); err != nil {
+			t.Fatal(err)
+		}
+		// An entry and its checksum are changed together: only the batches say that it is wrong.
+		sealName, name := joinPath(dir, segmentName(0, sealSuffix)), joinPath(dir, segmentName(0, suffix))
+		payload, err := readSide(l.fs, sealName, sealMagic, sealVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seal, err := decodeSeal(payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := readFile(l.fs, name, maxSideBytes)
+		if err != nil || len(b) < 2*timeEntryBytes {
+			t.Fatalf("got %d bytes, %v", len(b), err)
+		}
+		if suffix == indexSuffix {
+			b[indexEntryBytes-1]++ // the position of the first entry
+			seal.indexSum = crcUpdate(0, b)
+		} else {
+			b[7]++ // the time of the first entry
+			seal.timeIndexSum = crcUpdate(0, b)
+		}
+		for _, f := range []newFile{{name, b}, {sealName, seal.encode()}} {
+			if err := f.write(l.fs); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l, err = Open(t.Context(), dir, Options{})
+		if err != nil || !l.Recovery().Clean {
+			t.Fatal(err)
+		}
+		v, err := l.Verify(t.Context(), VerifyOptions{})
+		if err != nil || !slices.ContainsFunc(v.Files, func(c *CorruptionError) bool { return filepath.Base(c.Path) == filepath.Base(name) }) {
+			t.Errorf("%s: got %+v, %v", suffix, v, err)
+		}
+		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
