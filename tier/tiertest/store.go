@@ -56,6 +56,18 @@ var storeTests = []struct {
 	{"invalid-keys", testInvalidKeys},
 	{"cancelled", testCancelled},
 	{"concurrent", testConcurrent},
+	{"visible-at-once", testVisibleAtOnce},
+	{"one-writer-wins", testOneWriterWins},
+	{"list-under-change", testListUnderChange},
+	{"list-page-edges", testListPageEdges},
+	{"list-agrees-with-head", testListAgreesWithHead},
+	{"delete-verdicts", testDeleteVerdicts},
+	{"refused-leaves-nothing", testRefusedLeavesNothing},
+	{"cancelled-put", testCancelledPut},
+	{"empty-object", testEmptyObject},
+	{"long-keys", testLongKeys},
+	{"ranges-at-once", testRangesAtOnce},
+	{"replace-is-newer", testReplaceIsNewer},
 }
 
 func put(t *testing.T, s tier.ObjectStore, key string, data []byte, o tier.PutOptions) {
