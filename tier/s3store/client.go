@@ -104,6 +104,9 @@ func newWatchdog(ctx context.Context, d time.Duration) (context.Context, *watchd
 // next grants d from now on.
 func (w *watchdog) next(d time.Duration) { w.timer.Reset(d) }
 
+// pause grants any time until next.
+func (w *watchdog) pause() { w.timer.Stop() }
+
 func (w *watchdog) stop() {
 	w.timer.Stop()
 	w.cancel(context.Canceled)
@@ -390,6 +393,7 @@ func (b *body) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	p = p[:min(int64(len(p)), b.size-b.at)]
+	b.w.pause() // that the source is slow is not the server's fault
 	n, err := b.r.ReadAt(p, b.at)
 	if n < len(p) {
 		if err == nil || errors.Is(err, io.EOF) {
@@ -398,6 +402,7 @@ func (b *body) Read(p []byte) (int, error) {
 			err = fmt.Errorf("read the source: %w", err)
 		}
 		b.err = err
+		b.w.next(b.o.AnswerTimeout)
 		return 0, err
 	}
 	b.at += int64(n)

@@ -12,7 +12,7 @@
 // It writes, reads and deletes a few small objects below ".cordwood-probe/" to
 // find out what the server can promise ([Store.Capabilities]): servers that claim
 // the protocol differ in conditional writes and in checksums. [Options].ReadOnly
-// leaves that out.
+// only asks whether the bucket exists.
 //
 // # One object, one request
 //
@@ -35,7 +35,8 @@
 // is not met with a storm: while the breaker is open, calls fail at once with
 // [tier.ErrUnavailable]. Uploads, reads and control requests have connections and
 // limits of their own, so that slow reads never keep a deletion waiting. Each
-// request ends when its bytes stop flowing for [Options].StallTimeout.
+// request ends when its bytes stop flowing for [Options].StallTimeout; the time that
+// the source of an upload takes does not count.
 //
 // # Integrity
 //

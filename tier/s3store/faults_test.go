@@ -516,6 +516,28 @@ func TestPartsComplete(t *testing.T) {
 	}
 }
 
+// TestPartGone: when somebody has aborted the upload, the next attempt begins anew.
+func TestPartGone(t *testing.T) {
+	s, i := hurt(t, func(o *s3store.Options) { o.MaxPutBytes, o.PartBytes = 5<<20, 5<<20 })
+	var parts atomic.Int32
+	i.set(func(w http.ResponseWriter, r *http.Request, next http.Handler) bool {
+		if r.Method == http.MethodPut && r.URL.Query().Get("partNumber") == "2" && parts.Add(1) == 1 {
+			_, _ = io.Copy(io.Discard, r.Body)
+			refuse(w, 404, "NoSuchUpload")
+			return true
+		}
+		return false
+	})
+	data := bytes.Repeat([]byte{1}, 6<<20)
+	err := s.Put(t.Context(), "big", bytes.NewReader(data), int64(len(data)), tier.PutOptions{})
+	if !errors.Is(err, tier.ErrConflict) || errors.Is(err, tier.ErrNotFound) {
+		t.Errorf("Put: %v, want ErrConflict", err)
+	}
+	if err := s.Put(t.Context(), "big", bytes.NewReader(data), int64(len(data)), tier.PutOptions{}); err != nil {
+		t.Errorf("the next attempt: %v", err)
+	}
+}
+
 // TestLimits: slots come back, whatever happened.
 func TestLimits(t *testing.T) {
 	s, i := hurt(t, func(o *s3store.Options) { o.Uploads, o.Reads, o.Controls, o.Attempts = 1, 1, 1, 1 })

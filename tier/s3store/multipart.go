@@ -77,6 +77,10 @@ func (s *Store) putParts(ctx context.Context, name string, r io.ReaderAt, size i
 			partSum = b.sum
 			return err
 		})
+		if r, ok := errors.AsType[minio.ErrorResponse](err); ok && r.Code == "NoSuchUpload" {
+			// Somebody aborted it, and nobody can complete it any more.
+			return fmt.Errorf("%w: %w", tier.ErrConflict, r)
+		}
 		if err != nil {
 			return err
 		}

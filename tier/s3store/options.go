@@ -87,7 +87,8 @@ type Options struct {
 	// at most. Range 1 to 1000, default DefaultPageKeys.
 	PageKeys int
 
-	// ReadOnly makes Open write nothing: no probe is made, no capability claimed.
+	// ReadOnly makes Open write nothing: it asks whether the bucket exists, makes no
+	// probe and claims no capability.
 	ReadOnly bool
 
 	// Logger hears when the breaker opens and closes. Nil discards.

@@ -72,13 +72,29 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 			return nil, err
 		}
 	}
-	if !o.ReadOnly {
-		if err := s.probe(ctx); err != nil {
-			s.Close()
-			return nil, err
-		}
+	if o.ReadOnly {
+		err = s.look(ctx)
+	} else {
+		err = s.probe(ctx)
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
 	}
 	return s, nil
+}
+
+// look finds out whether the bucket exists. A question about an object in one that
+// does not is answered like one about an object that does not, so that whoever only
+// reads would take it for an empty store.
+func (s *Store) look(ctx context.Context) error {
+	return s.call(ctx, s.control, false, func(ctx context.Context, _ *watchdog) error {
+		ok, err := s.control.core.BucketExists(ctx, s.o.Bucket)
+		if err == nil && !ok {
+			return &ownError{fmt.Errorf("s3store: no bucket %s: %w", s.o.Bucket, tier.ErrDenied), healthy}
+		}
+		return err
+	})
 }
 
 // Close closes idle connections. Calls under way end by themselves. Close may be

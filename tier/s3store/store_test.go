@@ -200,6 +200,22 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
+// TestReadOnlyWithoutBucket: a bucket that does not exist is not an empty one.
+func TestReadOnlyWithoutBucket(t *testing.T) {
+	o := server(t, nil)
+	o.Bucket, o.ReadOnly = "none", true
+	if _, err := s3store.Open(t.Context(), o); !errors.Is(err, tier.ErrDenied) {
+		t.Errorf("Open: %v, want ErrDenied", err)
+	}
+	o = server(t, func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	})
+	o.ReadOnly = true
+	if _, err := s3store.Open(t.Context(), o); !errors.Is(err, tier.ErrDenied) {
+		t.Errorf("Open without permission: %v, want ErrDenied", err)
+	}
+}
+
 func TestParseURL(t *testing.T) {
 	tests := []struct {
 		url              string
