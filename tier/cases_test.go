@@ -757,22 +757,33 @@ var cases = map[string]func(*testing.T){
 		var stuck atomic.Bool
 		stuck.Store(true)
 		never := make(chan struct{})
+		ignores := false // ctx
 		r.store.SetFault(func(op tiertest.Op) tiertest.Fault {
 			if op.Kind == "put" && isSegment(op) && stuck.Load() {
+				if ignores {
+					return tiertest.Fault{Hang: never}
+				}
 				return tiertest.Fault{Stall: never}
 			}
 			return tiertest.Fault{}
 		})
-		r.fill(100)
-		time.Sleep(5 * time.Minute)
-		if bytes, _ := r.tier.Partition().Backlog(); bytes == 0 {
-			t.Error("no backlog while the upload is stuck")
+		for i := range 2 {
+			ignores = i == 1
+			stuck.Store(true)
+			r.fill(100)
+			time.Sleep(5 * time.Minute)
+			if bytes, _ := r.tier.Partition().Backlog(); bytes == 0 {
+				t.Error("no backlog while the upload is stuck")
+			}
+			stuck.Store(false)
+			time.Sleep(6 * time.Minute)
+			s := r.stats()
+			if bytes, _ := r.tier.Partition().Backlog(); bytes != 0 || s.UploadFailures <= int64(i) || s.StoreHangs != i {
+				t.Errorf("a backlog of %d after the deadline, %+v", bytes, s)
+			}
 		}
-		stuck.Store(false)
-		time.Sleep(6 * time.Minute)
-		if bytes, _ := r.tier.Partition().Backlog(); bytes != 0 || r.stats().UploadFailures == 0 {
-			t.Errorf("a backlog of %d after the deadline", bytes)
-		}
+		close(never)
+		synctest.Wait()
 		r.close()
 	},
 	"KAFKA-19995": func(t *testing.T) { backlog(t) },
@@ -877,6 +888,8 @@ var cases = map[string]func(*testing.T){
 			t.Errorf("%d different waits in 100", len(seen))
 		}
 	},
+	"AIVEN-520": func(t *testing.T) { uploadRate(t, 1, 3, 600<<10) },
+	"RMQ-289":   func(t *testing.T) { uploadRate(t, 3, 3, 100<<10) },
 	"RMQ-172": func(t *testing.T) {
 		r := newRig(t, tier.Options{Reads: 2})
 		r.fill(200)

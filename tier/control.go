@@ -96,8 +96,8 @@ func (p *Partition) local(lead *leadership, next *wish) error {
 		}
 	}
 
-	if !o.Tiered {
-		return nil
+	if !o.Tiered || o.Paused {
+		return nil // local retention is for what goes on into the store
 	}
 	// Invariant: only offsets below the tier end applied here and below the own
 	// high watermark go. An upload reads offsets above the tier end only.

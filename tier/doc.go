@@ -68,7 +68,8 @@
 // # Limits
 //
 // Each node keeps the states of all partitions of the tier log in memory, about 110
-// bytes a range. A store that ignores ctx holds up Follow and Close.
+// bytes a range. A call of a store that ignores ctx is given up ten seconds after its
+// ctx has ended; its goroutine stays until it returns, also after Close.
 //
 // # Keeping the tier log short
 //

@@ -36,6 +36,10 @@ type Manager struct {
 
 	manifests chan struct{} // holds a token for each manifest that is being read
 
+	guard *guard    // o.Store
+	sent  *throttle // bytes that uploads give to the store
+	read  *throttle // bytes that planning them reads of local logs
+
 	// tentative: reading began anew with empty states, and has not come to where the tier
 	// log ended then. Until then a state is what the last checkpoint said, and may be of
 	// an older moment than the events around it.
@@ -44,6 +48,7 @@ type Manager struct {
 	mu      sync.Mutex
 	closed  bool
 	err     error // why the manager stopped by itself
+	paused  bool  // no upload begins
 	parts   map[log.PartitionID]*Partition
 	ledgers map[log.PartitionID]*ledger
 	applied log.Offset // next offset of the tier log
@@ -163,6 +168,10 @@ type Stats struct {
 	Deletes        int64 // objects
 	DeleteFailures int64 // attempts
 	Uploading      int   // under way
+	Paused         bool  // by [Manager.Pause]
+	StoreHangs     int   // calls of the store that were given up and have not returned
+	StoreAbandoned int64 // calls that were given up
+	StorePanics    int64
 	OwnerChecked   bool  // the store's prefix is known to be this cluster's
 	OwnerError     error // why it is not known yet, or [ErrForeignStore]
 
@@ -190,7 +199,9 @@ type Stats struct {
 	Checkpoints      int64           // written by this node
 	BacklogBytes     int64           // sealed, committed and not in the store, of the partitions led here
 	BacklogRanges    int
-	PendingDeletions int // objects whose deletion has not finished, of the partitions led here
+	BacklogOldest    time.Time // when the oldest of it was sealed; zero if there is none
+	BacklogUnknown   int       // partitions led here whose backlog is not in these: their view is unknown
+	PendingDeletions int       // objects whose deletion has not finished, of the partitions led here
 }
 
 // NewManager starts a manager. Nothing in it waits for the store or the tier log:
@@ -205,7 +216,9 @@ func NewManager(o Options) (*Manager, error) {
 		o: o, done: make(chan struct{}), wake: make(chan struct{}, 1),
 		manifests: make(chan struct{}, manifestReads),
 		parts:     map[log.PartitionID]*Partition{}, ledgers: map[log.PartitionID]*ledger{},
+		guard: newGuard(o.Store, o.Logger), sent: newThrottle(o.UploadBytesPerSecond), read: newThrottle(o.UploadBytesPerSecond),
 	}
+	m.o.Store = m.guard // nothing calls the store but through it
 	m.queues[taskControl].limit = controlWorkers
 	m.queues[taskUpload].limit = o.Uploads
 	m.queues[taskDelete].limit = deleteWorkers
@@ -329,6 +342,28 @@ func (m *Manager) Close() error {
 	return err
 }
 
+// Pause has no upload begin on this node until Resume; those under way go on. Reads,
+// retention and deletions go on too. Meanwhile [Partition.Backlog] grows, and local
+// copies are kept as long as total retention keeps their records, also those of what
+// is in the store. See [PartitionOptions].Paused for a single partition. It can be
+// called again.
+func (m *Manager) Pause() { m.setPaused(true) }
+
+// Resume ends Pause.
+func (m *Manager) Resume() { m.setPaused(false) }
+
+func (m *Manager) setPaused(paused bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.paused == paused {
+		return
+	}
+	m.paused = paused
+	for _, p := range m.parts {
+		m.enqueueLocked(taskControl, p)
+	}
+}
+
 // Stats returns counters and what is under way. It asks each led partition for
 // its backlog, so it is not for every millisecond.
 func (m *Manager) Stats() Stats {
@@ -337,6 +372,7 @@ func (m *Manager) Stats() Stats {
 	s.Applied = m.applied
 	s.Partitions = len(m.parts)
 	s.Uploading = m.queues[taskUpload].running
+	s.Paused = m.paused
 	s.OwnerChecked = m.owner == ownerOurs
 	s.OwnerError = m.ownErr
 	var led []*Partition
@@ -349,13 +385,21 @@ func (m *Manager) Stats() Stats {
 	s.Leading = len(led)
 	s.Pin, s.PinnedBy = m.pin()
 	for _, p := range led {
-		b, n := p.Backlog()
-		s.BacklogBytes += b
-		s.BacklogRanges += n
+		b := p.backlog()
+		s.BacklogBytes += b.bytes
+		s.BacklogRanges += b.ranges
+		if b.ranges > 0 && (s.BacklogOldest.IsZero() || b.oldest.Before(s.BacklogOldest)) {
+			s.BacklogOldest = b.oldest
+		}
+		if b.unknown {
+			s.BacklogUnknown++
+		}
 		p.ledger.mu.RLock()
 		s.PendingDeletions += len(p.ledger.state.pending)
 		p.ledger.mu.RUnlock()
 	}
+	calls := m.guard.stats()
+	s.StoreHangs, s.StoreAbandoned, s.StorePanics = calls.hung, calls.abandoned, calls.panics
 	c := m.cold
 	if d := c.disk; d != nil {
 		d.mu.Lock()
@@ -782,10 +826,20 @@ func (m *Manager) schedule(ctx context.Context) {
 		case <-pass.C:
 			pass.Reset(m.o.Interval)
 			m.mu.Lock()
-			for _, p := range m.parts {
-				m.enqueueLocked(taskControl, p)
-			}
+			m.passLocked(time.Now())
 			m.mu.Unlock()
+		}
+	}
+}
+
+// passLocked has the control task of each partition run once within the interval:
+// of a few at once, of many at the moment that each has in it.
+func (m *Manager) passLocked(now time.Time) {
+	for _, p := range m.parts {
+		if len(m.parts) <= controlWorkers {
+			m.enqueueLocked(taskControl, p)
+		} else {
+			m.atLocked(p, now.Add(phase(p.id, m.o.Interval)))
 		}
 	}
 }

@@ -92,18 +92,26 @@ type Options struct {
 	ReadBytes int64
 	Reads     int
 
-	// Uploads is how many objects are written at once, one per partition. Each
-	// takes memory of about two chunks. Default DefaultUploads.
+	// Uploads is how many objects are written at once, one per partition; further
+	// partitions wait for their turn. Each takes memory of about two chunks. Default
+	// DefaultUploads.
 	Uploads int
+
+	// UploadBytesPerSecond bounds what all uploads of the node together give to the
+	// store, retries included, and also what they read of local logs before: an
+	// object is read twice. It holds within an object, piece by piece. 1 KiB and up;
+	// default 0, which means no limit.
+	UploadBytesPerSecond int64
 
 	// UploadDeadline is how long one object may take from the committed
 	// CopyStarted on, retries included; after it the attempt is given up and its
-	// object deleted. Default DefaultUploadDeadline.
+	// object deleted. What UploadBytesPerSecond can make it wait comes on top.
+	// Default DefaultUploadDeadline.
 	UploadDeadline time.Duration
 
 	// Interval is the time between two passes over all partitions for retention,
-	// ageing and whatever was missed. What a kick or an event announces does not
-	// wait for it. Default DefaultInterval.
+	// ageing and whatever was missed; many partitions are spread over it. What a kick
+	// or an event announces does not wait for it. Default DefaultInterval.
 	Interval time.Duration
 
 	// StoreTimeout bounds one request to the store other than a Put, and
@@ -163,6 +171,11 @@ type PartitionOptions struct {
 	// out: nothing is uploaded or dropped, total retention goes by the local log,
 	// and what is in the store already stays readable. [Open] sets it.
 	Tiered bool
+
+	// Paused has no upload begin; one that is under way goes on. Unlike without Tiered,
+	// what is to be uploaded counts as backlog. While it lasts, nothing is dropped
+	// locally but by total retention. See also [Manager.Pause].
+	Paused bool
 
 	// LocalRetentionBytes and LocalRetentionAge say which records that are in the
 	// store are kept on disk as well: those within the newest LocalRetentionBytes,
@@ -245,6 +258,7 @@ func (o Options) withDefaults() (Options, error) {
 	check(o.Reads > 0, "Options.Reads is %d", o.Reads)
 	def(&o.Uploads, DefaultUploads)
 	check(o.Uploads > 0, "Options.Uploads is %d", o.Uploads)
+	check(o.UploadBytesPerSecond == 0 || o.UploadBytesPerSecond >= 1<<10, "Options.UploadBytesPerSecond is %d, want 0 or at least 1 KiB", o.UploadBytesPerSecond)
 	def(&o.UploadDeadline, DefaultUploadDeadline)
 	check(o.UploadDeadline > 0, "Options.UploadDeadline is %v", o.UploadDeadline)
 	def(&o.Interval, DefaultInterval)

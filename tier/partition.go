@@ -181,7 +181,9 @@ func (p *Partition) SetOptions(o PartitionOptions) error {
 func (p *Partition) options() PartitionOptions {
 	p.m.mu.Lock()
 	defer p.m.mu.Unlock()
-	return p.o
+	o := p.o
+	o.Paused = o.Paused || p.m.paused
+	return o
 }
 
 // View returns what this node knows of the partition's tier now. It costs little.
@@ -278,13 +280,26 @@ func (p *Partition) applied(v View) {
 
 // Backlog returns what is sealed and committed but not in the store: bytes of
 // batches and number of ranges to upload. It is computed from state and local
-// segments, whatever the uploads do; 0 while the view is unknown or the partition
-// is not tiered.
+// segments, whatever the uploads do, also while they are paused; 0 while the view is
+// unknown or the partition is not tiered.
 func (p *Partition) Backlog() (bytes int64, ranges int) {
+	b := p.backlog()
+	return b.bytes, b.ranges
+}
+
+// A backlogged is what a partition has to upload.
+type backlogged struct {
+	bytes   int64
+	ranges  int
+	oldest  time.Time // when the first of it was sealed, if ranges > 0
+	unknown bool      // the view is: there may be a backlog
+}
+
+func (p *Partition) backlog() (b backlogged) {
 	v := p.View()
 	o := p.options()
 	if !v.Known || !o.Tiered {
-		return 0, 0
+		return backlogged{unknown: o.Tiered}
 	}
 	limit, err := p.uploadLimit()
 	if err != nil {
@@ -292,11 +307,14 @@ func (p *Partition) Backlog() (bytes int64, ranges int) {
 	}
 	for _, s := range p.log.Segments() {
 		if s.Sealed && s.End > v.TierEnd && s.End <= limit {
-			bytes += share(s, v.TierEnd)
-			ranges++
+			if b.ranges == 0 {
+				b.oldest = s.SealedAt
+			}
+			b.bytes += share(s, v.TierEnd)
+			b.ranges++
 		}
 	}
-	return bytes, ranges
+	return b
 }
 
 // share returns the bytes of a segment from an offset on, rounded down.

@@ -54,7 +54,7 @@ func newID() ID {
 // false if there is none.
 func (p *Partition) candidate() (from log.Offset, seg log.Segment, ok bool, err error) {
 	v, o := p.View(), p.options()
-	if !v.Known || !o.Tiered {
+	if !v.Known || !o.Tiered || o.Paused {
 		return 0, seg, false, nil
 	}
 	limit, err := p.uploadLimit()
@@ -120,7 +120,7 @@ func (p *Partition) plan(ctx context.Context, lead *leadership, from log.Offset,
 	if err != nil {
 		return nil, fmt.Errorf("aborted transactions in [%d, %d): %w", from, seg.End, err)
 	}
-	return planObject(ctx, p.read, from, objectHeader{
+	return planObject(ctx, p.m.read.batches(p.read), from, objectHeader{
 		Cluster: p.m.o.Cluster, Partition: p.id, Epoch: lead.epoch, ID: newID(),
 		Base: from, End: seg.End, SealedMs: millis(seg.SealedAt), Predecessor: below, Lineage: lineage,
 	}, chain[:n], aborted, producers, p.m.o.ChunkBytes, p.m.o.CompressChunks)
@@ -212,7 +212,7 @@ func (p *Partition) attempt(lead *leadership, job **uploadJob) error {
 			return fmt.Errorf("plan the range [%d, %d): %w", from, seg.End, err)
 		}
 		j := &uploadJob{plan: plan, from: from, end: seg.End, began: time.Now()}
-		j.deadline = time.UnixMilli(j.began.Add(m.o.UploadDeadline).UnixMilli())
+		j.deadline = time.UnixMilli(j.began.Add(m.o.uploadTime(plan.size)).UnixMilli())
 		j.key = p.key(plan.info.ID, plan.info.Base, plan.info.End, plan.info.Epoch)
 		j.ctx, j.cancel = context.WithCancelCause(lead.ctx)
 		m.mu.Lock()
@@ -262,6 +262,15 @@ func (p *Partition) attempt(lead *leadership, job **uploadJob) error {
 	return nil
 }
 
+// uploadTime returns how long an object of n bytes may take. The limit of the rate may
+// hold it up once for itself and the others at once, and once more for a retry.
+func (o *Options) uploadTime(n int64) time.Duration {
+	if o.UploadBytesPerSecond == 0 {
+		return o.UploadDeadline
+	}
+	return o.UploadDeadline + min(time.Duration(2*min(o.Uploads, 1000))*paceTime(n, o.UploadBytesPerSecond), 24*time.Hour)
+}
+
 // mayStart says whether a new object may come into being: not while one that was
 // given up has not been deleted once. So a store that is down for days gathers one
 // unfinished upload per leader, not one per try.
@@ -287,7 +296,7 @@ func (p *Partition) put(j *uploadJob) error {
 	}
 	ctx, cancel := context.WithDeadlineCause(j.ctx, j.deadline, errDeadline)
 	defer cancel()
-	err := m.o.Store.Put(ctx, j.key, newObjectSource(ctx, p.read, j.plan), j.plan.size, PutOptions{
+	err := m.o.Store.Put(ctx, j.key, m.sent.reader(ctx, newObjectSource(ctx, p.read, j.plan)), j.plan.size, PutOptions{
 		IfAbsent: m.o.Store.Capabilities().IfAbsent, CRC32C: j.plan.sum, HasCRC32C: true,
 	})
 	if err == nil {
