@@ -61,6 +61,8 @@ type Node struct {
 	closed bool
 	err    error // why the node ended by itself
 
+	paused atomic.Bool // PauseTiering was called last, not ResumeTiering
+
 	closeErr error // what Close found; it is set before done is closed, and not after
 }
 
@@ -388,7 +390,9 @@ func (n *Node) start(ctx context.Context, self identity) (err error) {
 		}
 		c.tier, err = tier.NewManager(tier.Options{
 			Cluster: tier.ID(self.cluster), Store: n.o.Store, Prefix: n.o.StorePrefix, Events: tierEvents{n},
-			CacheBytes: n.o.CacheBytes, CompressChunks: n.o.CompressStore, Uploads: n.o.Uploads, Interval: n.o.TierInterval, Logger: logger,
+			CacheBytes: n.o.CacheBytes, CompressChunks: n.o.CompressStore,
+			Uploads: n.o.Uploads, UploadBytesPerSecond: n.o.UploadBytesPerSecond,
+			Interval: n.o.TierInterval, Logger: logger,
 			Writer:  func() bool { return c.leadsTierLog(self) },
 			StateFS: n.o.FS, StateDir: n.o.Dir,
 			DiskCacheFS: cacheFS, DiskCacheDir: cache, DiskCacheBytes: n.o.StoreCacheBytes,
@@ -399,6 +403,9 @@ func (n *Node) start(ctx context.Context, self identity) (err error) {
 		}
 	}
 	n.cluster.Store(c)
+	if c.tier != nil && n.paused.Load() {
+		c.tier.Pause()
+	}
 	n.goTask("metadata", func(ctx context.Context) {
 		select {
 		case <-c.meta.Done():

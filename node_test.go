@@ -471,3 +471,32 @@ func TestReadOutOfRange(t *testing.T) {
 		}
 	})
 }
+
+// While tiering is paused on every node, sealed segments stay where they are and
+// count as backlog; then they go to the store.
+func TestPauseTiering(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{})
+		for i := range c.Nodes() {
+			c.Node(i + 1).PauseTiering()
+		}
+		c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 2 << 10})
+		topic := c.Host().Tenant("").Topic("t")
+		appendRange(t, topic, 0, 300, 10)
+		c.Roll("t", 0)
+		end := c.Offsets("t", 0).HighWatermark
+		time.Sleep(10 * time.Second)
+		leader := c.Node(c.Leader("t", 0))
+		if o, s := c.Offsets("t", 0), leader.Stats(); o.TierEnd != 0 || o.LocalStart != 0 || !s.TieringPaused || s.BacklogRanges == 0 {
+			t.Errorf("paused: %+v, %+v", o, s)
+		}
+		for i := range c.Nodes() {
+			c.Node(i + 1).ResumeTiering()
+		}
+		c.WaitTiered("t", 0, end)
+		if s := leader.Stats(); s.TieringPaused || s.BacklogRanges != 0 {
+			t.Errorf("resumed: %+v", s)
+		}
+		checkRecords(t, topic, 0, 300)
+	})
+}

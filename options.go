@@ -139,6 +139,10 @@ type Options struct {
 	// Uploads bounds uploads at once; default [DefaultUploads].
 	Uploads int
 
+	// UploadBytesPerSecond bounds what the uploads of this node together give to the
+	// store, see [tier.Options]; 0 means no limit.
+	UploadBytesPerSecond int64
+
 	// OpenFiles bounds descriptors for segments; 0 is the default of [log.DiskOptions].
 	OpenFiles int
 
@@ -180,6 +184,7 @@ func (o Options) withDefaults() (Options, error) {
 	check(o.MaxRecordBytes >= 0, "Options.MaxRecordBytes is negative")
 	check(o.MaxRecordBytes <= log.MaxBatchBytes-batchOverhead, "Options.MaxRecordBytes is %d: it must be at most %d", o.MaxRecordBytes, log.MaxBatchBytes-batchOverhead)
 	check(o.Tick >= 0 && o.Session >= 0 && o.FetchWait >= 0 && o.LagMax >= 0 && o.TierInterval >= 0, "a duration in Options is negative")
+	check(o.UploadBytesPerSecond == 0 || o.UploadBytesPerSecond >= 1<<10, "Options.UploadBytesPerSecond is %d: it must be 0 or at least 1 KiB", o.UploadBytesPerSecond)
 	check(o.CacheBytes >= 0 && o.StoreCacheBytes >= 0 && o.FetchBytes >= 0 && o.ReserveBytes >= 0, "a size in Options is negative")
 	check(o.Uploads >= 0 && o.OpenFiles >= 0 && o.BlockingCalls >= 0 && o.RequestServers >= 0, "a bound in Options is negative")
 	if o.FS == nil {

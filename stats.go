@@ -26,6 +26,8 @@ type Stats struct {
 	LocalBytes     int64 // in segments on this node's disk
 	BacklogBytes   int64 // sealed and committed on partitions led here, not yet in the store
 	BacklogRanges  int
+	TieringPaused  bool
+	StoreHangs     int // calls of the store that were given up and have not returned
 	FinishedRanges int // in the store as far as this node's tier state says, of partitions led here
 
 	Requests balance.PoolStats // the queue of requests: its one-minute average wait and load
@@ -61,6 +63,10 @@ func (n *Node) Stats() Stats {
 	if c == nil {
 		return s
 	}
+	if c.tier != nil {
+		t := c.tier.Stats()
+		s.TieringPaused, s.StoreHangs = t.Paused, t.StoreHangs
+	}
 	for _, p := range c.all() {
 		if p.err != nil {
 			continue
@@ -78,6 +84,24 @@ func (n *Node) Stats() Stats {
 		}
 	}
 	return s
+}
+
+// PauseTiering has no upload begin on this node until [Node.ResumeTiering], or until
+// the process ends; see [tier.Manager.Pause]. Pause every node to pause the cluster,
+// e.g. while its bucket is moved. It can be called at any time, and again.
+func (n *Node) PauseTiering() {
+	n.paused.Store(true)
+	if c := n.cluster.Load(); c != nil && c.tier != nil {
+		c.tier.Pause()
+	}
+}
+
+// ResumeTiering ends PauseTiering.
+func (n *Node) ResumeTiering() {
+	n.paused.Store(false)
+	if c := n.cluster.Load(); c != nil && c.tier != nil {
+		c.tier.Resume()
+	}
 }
 
 // Limiter returns the node's quotas, to be described and altered.

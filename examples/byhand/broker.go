@@ -299,7 +299,8 @@ func (c *cluster) all() []*partition {
 func (n *Node) runHousekeeping(ctx context.Context, c *cluster) {
 	for sleep(ctx, n.o.TierInterval) {
 		for _, p := range c.all() {
-			if p.err == nil {
+			// The tier seals for itself, and not all at the same moment.
+			if p.err == nil && (p.tier == nil || c.tier.Err() != nil) {
 				if _, err := p.log.RollAged(ctx); err != nil && ctx.Err() == nil {
 					n.o.Logger.Warn("aged segment not sealed", "partition", p.id.String(), "err", err)
 				}
