@@ -28,6 +28,10 @@ func TestCase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s3, err := os.ReadFile("s3store/faults_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
 	left := maps.Clone(cases)
 	for line := range strings.Lines(string(raw)) {
 		line = strings.TrimSpace(line)
@@ -44,7 +48,9 @@ func TestCase(t *testing.T) {
 			t.Errorf("%s has no test", id)
 		case kind == "no" && ok:
 			t.Errorf("%s has a test and a reason for none", id)
-		case kind != "test" && kind != "no":
+		case kind == "s3store" && (ok || !strings.Contains(string(s3), `"`+id+`"`)):
+			t.Errorf("%s has no test in s3store, or one here too", id)
+		case kind != "test" && kind != "no" && kind != "s3store":
 			t.Errorf("%s: kind %q", id, kind)
 		}
 		if ok {

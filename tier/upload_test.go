@@ -349,7 +349,7 @@ func TestPause(t *testing.T) {
 		},
 		"partition": func(c *crowd, paused bool) {
 			for i, p := range c.parts {
-				if err := p.SetOptions(tier.PartitionOptions{HighWatermark: c.logs[i].DurableEnd, Tiered: true, Paused: paused}); err != nil {
+				if err := p.SetOptions(tier.PartitionOptions{HighWatermark: c.logs[i].DurableEnd, Tiered: true, Paused: paused, LocalRetentionAge: 10 * time.Minute}); err != nil {
 					c.t.Error(err)
 				}
 			}
@@ -359,7 +359,11 @@ func TestPause(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCrowd(t, 2, tier.Options{}, nil)
-				for i := range c.parts {
+				for i, p := range c.parts {
+					o := tier.PartitionOptions{HighWatermark: c.logs[i].DurableEnd, Tiered: true, LocalRetentionAge: 10 * time.Minute}
+					if err := p.SetOptions(o); err != nil {
+						t.Fatal(err)
+					}
 					c.fill(i, 60, 100)
 				}
 				settle()
@@ -377,8 +381,8 @@ func TestPause(t *testing.T) {
 				if s.Paused != (name == "node") || c.store.Counts().Put > puts || s.BacklogRanges < 4 || s.BacklogOldest.After(sealed) || s.BacklogOldest.IsZero() {
 					t.Errorf("paused: %+v, %d puts", s, c.store.Counts().Put-puts)
 				}
-				if at := c.logs[0].LocalStart(); at != local {
-					t.Errorf("local start %d, %d before", at, local)
+				if at := c.logs[0].LocalStart(); at != local || at != 0 || c.parts[0].View().TierEnd == 0 {
+					t.Errorf("local start %d, %d before, tier end %d", at, local, c.parts[0].View().TierEnd)
 				}
 				// A request is served.
 				if err := c.parts[0].TrimTo(t.Context(), c.parts[0].View().TierEnd, ""); err != nil {

@@ -538,6 +538,14 @@ func TestPartGone(t *testing.T) {
 	}
 }
 
+// TestCase holds faults of other systems that this package must not have, named for
+// where they were reported; see testdata/cases.txt of package tier.
+func TestCase(t *testing.T) {
+	t.Run("MILVUS-BACKUP-1093", TestPartsAreAborted)
+	t.Run("MINIO-21189", TestPartGone)
+	t.Run("RMQ-21", TestBreaker)
+}
+
 // TestLimits: slots come back, whatever happened.
 func TestLimits(t *testing.T) {
 	s, i := hurt(t, func(o *s3store.Options) { o.Uploads, o.Reads, o.Controls, o.Attempts = 1, 1, 1, 1 })
