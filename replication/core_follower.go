@@ -94,9 +94,14 @@ func (c *core) response(a fetchAnswer) {
 	c.emit(effRefetch{})
 }
 
-// learn takes the leader's high watermark and log start (KAFKA-7104).
+// learn takes the leader's high watermark and log start (KAFKA-7104). Where there is a
+// tier, the log start is its committed word, which this node reads by itself: a leader
+// that has lost its prefix must not take ours along (Kora, table 1).
 func (c *core) learn(hw, start log.Offset) {
 	c.raise(hw)
+	if c.tiered {
+		return
+	}
 	if start = min(start, c.hw); start > c.start {
 		c.emit(effTrim{start})
 	}
@@ -152,8 +157,18 @@ func (c *core) tierStart(a fetchAnswer) {
 		c.emit(effRefetch{Pause: true})
 		return
 	}
+	start := a.LogStart
+	if c.tiered {
+		if c.tier.Known && a.Start > c.tier.TierEnd {
+			// What lies between is in no store that this node knows of: either its view is
+			// behind, or the leader has lost records.
+			c.emit(effRefetch{Pause: true})
+			return
+		}
+		start = 0 // as in learn
+	}
 	c.follow.busy, c.follow.busyCut = true, true
-	c.emit(effReset{Start: a.Start, LogStart: a.LogStart, Chain: a.Chain, Producers: a.Producers, LowerHW: a.Start < c.hw})
+	c.emit(effReset{Start: a.Start, LogStart: start, Chain: a.Chain, Producers: a.Producers, LowerHW: a.Start < c.hw})
 }
 
 // wasCut takes the log's facts after a cut or a reset.

@@ -484,6 +484,12 @@ func (n *simNode) dropLocal() {
 	if !n.up || !n.w.tiered || !n.view.Known || n.busy {
 		return
 	}
+	if start := min(n.view.LogStart, n.c.hw); start > n.l.Start() {
+		if err := n.l.TrimTo(context.Background(), start); err != nil {
+			n.w.fail("node %d: trim to %d: %v", n.id, start, err)
+			return
+		}
+	}
 	to := min(n.view.TierEnd, n.c.hw)
 	was := n.l.LocalStart()
 	if err := n.l.DropLocal(context.Background(), to); err != nil {
