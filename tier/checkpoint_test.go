@@ -22,6 +22,7 @@ import (
 type stalledEvents struct {
 	*tiertest.Events
 	stalled atomic.Bool
+	lose    atomic.Pointer[func(tier.Event) bool] // says which events are left out
 }
 
 func (e *stalledEvents) Read(ctx context.Context, from log.Offset) iter.Seq2[tier.Committed, error] {
@@ -34,6 +35,11 @@ func (e *stalledEvents) Read(ctx context.Context, from log.Offset) iter.Seq2[tie
 			if e.stalled.Load() {
 				yield(tier.Committed{}, errors.New("stalled"))
 				return
+			}
+			if lose := e.lose.Load(); lose != nil && err == nil {
+				if ev, err := tier.DecodeEvent(c.Event); err == nil && (*lose)(ev) {
+					continue
+				}
 			}
 			if !yield(c, err) {
 				return

@@ -160,6 +160,7 @@ type queue struct {
 type Stats struct {
 	Applied        log.Offset // next offset of the tier log to be applied
 	Events         [verdicts]int64
+	Gaps           int64 // events whose predecessor is missing here: something has lost a part of the tier log
 	Partitions     int
 	Leading        int
 	Uploads        int64
@@ -522,6 +523,7 @@ func (m *Manager) apply(c Committed, e Event) error {
 	p := m.parts[e.Partition]
 	m.mu.Unlock()
 	l.mu.Lock()
+	gap := !m.tentative.Load() && l.missing == nil && l.state.misses(e)
 	v, wait, err := m.take(l, c, e)
 	if err != nil || wait {
 		l.mu.Unlock()
@@ -532,6 +534,9 @@ func (m *Manager) apply(c Committed, e Event) error {
 	}
 	view := l.state.view(p != nil && p.isKnown())
 	l.mu.Unlock()
+	if gap && !v.Taken() {
+		m.gap(c, e)
+	}
 	m.told(p, c, e, v, view)
 	return nil
 }
@@ -578,6 +583,17 @@ func (m *Manager) take(l *ledger, c Committed, e Event) (v Verdict, wait bool, e
 		l.since++
 	}
 	return v, false, nil
+}
+
+// gap tells that an event is missing before e. The state stays as it was, which is a
+// state that the partition has had; the next checkpoint that it takes will show that it
+// is another than that of its writer.
+func (m *Manager) gap(c Committed, e Event) {
+	m.mu.Lock()
+	m.stats.Gaps++
+	m.mu.Unlock()
+	m.o.Logger.Error("an event of the tier log is missing", "partition", e.Partition.String(), "offset", int64(c.Offset),
+		"epoch", int(e.Epoch), "seq", e.Seq)
 }
 
 // checkpointed notes that a checkpoint counts. Requires: ledger.mu.

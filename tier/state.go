@@ -222,6 +222,15 @@ func (s *State) Apply(e Event) Verdict {
 	panic(fmt.Sprintf("tier: event body %T was not decoded", e.Body))
 }
 
+// misses says whether an event shows that one before it has not come here. A leader
+// sends an event only when it has read the one before it back, and its barrier first.
+func (s *State) misses(e Event) bool {
+	if _, ok := e.Body.(Barrier); ok {
+		return false
+	}
+	return e.Epoch > s.Epoch() || e.Epoch == s.Epoch() && e.Seq > s.seq+1
+}
+
 func (s *State) findPending(id ID) int {
 	return slices.IndexFunc(s.pending, func(p Pending) bool { return p.ID == id })
 }
