@@ -11,7 +11,7 @@ import (
 // part of a guard's name; testdata/mutations.md says who notices.
 
 func TestMutations(t *testing.T) {
-	mutate.Run(t, "testdata/mutations.txt", "-timeout=200s", "-short", "-failfast", "-skip", "TestMutations", ".")
+	mutate.Run(t, "testdata/mutations.txt", mutate.Tests{"-timeout=200s", "-short", "-failfast", "-skip", "TestMutations", "."})
 }
 
 // TestTxnMutations is for guards of producers and transactions.
@@ -22,7 +22,7 @@ func TestRollMutations(t *testing.T) { mutateWith(t, "testdata/roll_mutations.tx
 
 // mutateWith runs some tests only.
 func mutateWith(t *testing.T, list, tests string) {
-	mutate.Run(t, list, "-timeout=100s", "-short", "-failfast", "-run", tests, ".", "-rapid.shrinktime=1s")
+	mutate.Run(t, list, mutate.Tests{"-timeout=100s", "-short", "-failfast", "-run", tests, ".", "-rapid.shrinktime=1s"})
 }
 
 // txnTests are the tests that must notice.
@@ -37,5 +37,5 @@ func TestJournalMutations(t *testing.T) {
 	if testing.Short() {
 		short = "-short"
 	}
-	mutate.Run(t, "testdata/journal_mutations.txt", "-timeout=100s", "-failfast", "-run", "Journal", short, ".")
+	mutate.Run(t, "testdata/journal_mutations.txt", mutate.Tests{"-timeout=100s", "-failfast", "-run", "Journal", short, "."})
 }

@@ -15,7 +15,7 @@
 // [Run] is the whole of a test:
 //
 //	func TestMutations(t *testing.T) {
-//		mutate.Run(t, "testdata/mutations.txt", "-short", "-failfast", "-skip", "TestMutations", ".")
+//		mutate.Run(t, "testdata/mutations.txt", mutate.Tests{"-short", "-skip", "TestMutations", "."})
 //	}
 //
 // The source on the disk stays as it is: go test's -overlay stands in for the changed

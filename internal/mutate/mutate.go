@@ -37,13 +37,16 @@ func Read(name string) ([]Mutation, error) {
 	return list, nil
 }
 
-// Run takes the guards of a list out one at a time and runs go test in the package's
-// folder with the arguments given. A guard whose loss no test notices fails t, as does
-// one whose text does not stand in its file exactly once. It compiles the package once
-// for each, so it skips t unless CORDWOOD_MUTATE is set, to 1 or to part of a name.
+// Tests are the arguments of one go test in the package's folder.
+type Tests []string
+
+// Run takes the guards of a list out one at a time and runs the tests, one set after
+// the other until one fails. A guard whose loss none notices fails t, as does one whose
+// text does not stand in its file exactly once. It compiles the package once for each,
+// so it skips t unless CORDWOOD_MUTATE is set, to 1 or to part of a name.
 //
 // It logs a line of a table for each guard: its name and the tests that failed.
-func Run(t *testing.T, name string, args ...string) {
+func Run(t *testing.T, name string, sets ...Tests) {
 	t.Helper()
 	only := os.Getenv("CORDWOOD_MUTATE")
 	if only == "" {
@@ -65,7 +68,11 @@ func Run(t *testing.T, name string, args ...string) {
 		if only != "1" && !strings.Contains(m.Name, only) {
 			continue
 		}
-		out, err := m.test(t.TempDir(), string(src), args)
+		var out string
+		dir := t.TempDir()
+		for i := 0; i < len(sets) && err == nil; i++ {
+			out, err = m.test(dir, string(src), sets[i])
+		}
 		switch {
 		case err == nil:
 			t.Errorf("| %s | NOBODY |", m.Name)
@@ -78,7 +85,7 @@ func Run(t *testing.T, name string, args ...string) {
 }
 
 // test runs the tests on the changed source.
-func (m Mutation) test(dir, src string, args []string) (out string, err error) {
+func (m Mutation) test(dir, src string, args Tests) (out string, err error) {
 	file, err := filepath.Abs(m.File)
 	if err != nil {
 		return "", err
