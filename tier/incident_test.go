@@ -221,7 +221,7 @@ func TestIncident4(t *testing.T) {
 		})
 	}
 	for _, k := range []string{"log start: bytes", "log start: age", "log start: request"} {
-		if moves[k] == 0 {
+		if moves[k] == 0 && !testing.Short() {
 			t.Errorf("%q never happened", k)
 		}
 	}

@@ -159,8 +159,9 @@ func (o *oracle) judgeStart(p *judged, b tier.LogStart) {
 	}
 	switch b.Cause.Kind {
 	case tier.CauseBytes:
-		// A batch that the log start cuts counts in parts.
-		if least := p.s.policy.RetentionBytes - 1<<10; left < least {
+		// What is left of a segment that the log start cuts is estimated, so its size is
+		// the error.
+		if least := p.s.policy.RetentionBytes - segmentBytes; left < least {
 			o.blame("retention by bytes moves the log start to %d and leaves %d bytes of %d", b.Start, left, p.s.policy.RetentionBytes)
 		}
 	case tier.CauseAge:

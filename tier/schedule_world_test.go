@@ -26,7 +26,10 @@ import (
 // traceLines is how much of its trace a failing seed prints.
 var traceLines = 60
 
-const worldNodes = 3
+const (
+	worldNodes   = 3
+	segmentBytes = 2 << 10
+)
 
 // A node is one machine.
 type node struct {
@@ -312,7 +315,7 @@ func (w *world) boot(n *node) {
 // open opens a node's replica of a shard: its log, and its tier.
 func (w *world) open(n *node, s *shard) {
 	w.t.Helper()
-	l, err := log.Open(w.ctx, dir+"/"+s.id.String(), log.Options{FS: n.fs, Partition: s.id, SegmentBytes: 2 << 10})
+	l, err := log.Open(w.ctx, dir+"/"+s.id.String(), log.Options{FS: n.fs, Partition: s.id, SegmentBytes: segmentBytes})
 	if err != nil {
 		w.fail("open log %d of %d: %v", s.i, n.n, err)
 	}

@@ -224,11 +224,12 @@ func (s *State) Apply(e Event) Verdict {
 
 // misses says whether an event shows that one before it has not come here. A leader
 // sends an event only when it has read the one before it back, and its barrier first.
+// Of a state without a barrier it is not known whether it had one.
 func (s *State) misses(e Event) bool {
-	if _, ok := e.Body.(Barrier); ok {
+	if _, ok := e.Body.(Barrier); ok || !s.opened {
 		return false
 	}
-	return e.Epoch > s.Epoch() || e.Epoch == s.Epoch() && e.Seq > s.seq+1
+	return e.Epoch > s.epoch || e.Epoch == s.epoch && e.Seq > s.seq+1
 }
 
 func (s *State) findPending(id ID) int {
