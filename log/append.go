@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log/record"
@@ -68,6 +69,11 @@ func (l *Log) write(epoch Epoch, batches []byte, control bool) (Appended, error)
 	if err := l.inspect(batches, control, false); err != nil {
 		return Appended{}, err
 	}
+	return l.writeChecked(epoch, batches)
+}
+
+// writeChecked is write of batches that were checked, or have just been built.
+func (l *Log) writeChecked(epoch Epoch, batches []byte) (Appended, error) {
 	l.gate <- struct{}{}
 	a, err := l.writeGated(epoch, batches)
 	l.unlockGate()
@@ -405,11 +411,25 @@ func (l *Log) take(base Offset, b record.Batch, position, now int64) {
 	}
 }
 
-func (l *Log) appendRecords(ctx context.Context, records []record.Record) (Appended, error) {
-	if len(records) == 0 {
-		return Appended{}, fmt.Errorf("%w: no records", ErrInvalidBatch)
+// builders are memory only: dropping all of it changes nothing.
+var builders = sync.Pool{New: func() any { return new(record.Builder) }}
+
+// maxKeptBuilder is the size of a batch whose builder is not kept for later ones.
+const maxKeptBuilder = 1 << 20
+
+func giveBuilder(b *record.Builder) {
+	if b.Size() <= maxKeptBuilder {
+		b.Reset()
+		builders.Put(b)
 	}
-	var b record.Builder
+}
+
+// build makes a batch of records. Its checksum is computed here, so that whoever
+// writes it need not check it: that would find nothing.
+func (l *Log) build(b *record.Builder, records []record.Record) ([]byte, error) {
+	if len(records) == 0 {
+		return nil, fmt.Errorf("%w: no records", ErrInvalidBatch)
+	}
 	var now time.Time
 	for _, r := range records {
 		if r.Timestamp.IsZero() {
@@ -419,12 +439,35 @@ func (l *Log) appendRecords(ctx context.Context, records []record.Record) (Appen
 			r.Timestamp = now
 		}
 		if err := b.Append(r); err != nil {
-			return Appended{}, fmt.Errorf("%w: %w", ErrInvalidBatch, err)
+			return nil, fmt.Errorf("%w: %w", ErrInvalidBatch, err)
 		}
 	}
 	batch, err := b.Build()
 	if err != nil {
-		return Appended{}, fmt.Errorf("%w: %w", ErrInvalidBatch, err)
+		return nil, fmt.Errorf("%w: %w", ErrInvalidBatch, err)
 	}
-	return l.append(ctx, batch.Bytes())
+	if n := batch.Size(); n > l.o.MaxBatchBytes {
+		return nil, fmt.Errorf("%w: %d bytes, limit is %d", ErrTooLarge, n, l.o.MaxBatchBytes)
+	}
+	return batch.Bytes(), nil
+}
+
+func (l *Log) appendRecords(ctx context.Context, records []record.Record) (Appended, error) {
+	b := builders.Get().(*record.Builder)
+	defer giveBuilder(b)
+	batch, err := l.build(b, records)
+	if err != nil {
+		return Appended{}, err
+	}
+	return l.appendChecked(ctx, batch)
+}
+
+func (l *Log) writeRecords(epoch Epoch, records []record.Record) (Appended, error) {
+	b := builders.Get().(*record.Builder)
+	defer giveBuilder(b)
+	batch, err := l.build(b, records)
+	if err != nil {
+		return Appended{}, err
+	}
+	return l.writeChecked(epoch, batch)
 }

@@ -104,8 +104,8 @@
 // operation itself looks at its ctx only before and after it.
 //
 // Goroutines run only while SyncLater callbacks wait, a segment is being sealed, a
-// file readied for a later one, or the journal needs segments synced; they belong to
-// the [Disk] and are joined by Close.
+// file readied for a later one, or the journal needs a file, or segments synced; they
+// belong to the [Disk] and are joined by Close.
 //
 // # Limits
 //

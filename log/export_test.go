@@ -51,3 +51,20 @@ func JournalPinned(d *Disk) int {
 	defer d.journal.mu.Unlock()
 	return d.journal.pinned
 }
+
+// JournalFiles returns how many files a disk's journal has, and how many of them are
+// free.
+func JournalFiles(d *Disk) (all, free int) {
+	d.journal.mu.Lock()
+	defer d.journal.mu.Unlock()
+	for _, f := range d.journal.files {
+		if f.free {
+			free++
+		}
+	}
+	return len(d.journal.files), free
+}
+
+// SetJournalLogBytes changes how many bytes a log brings to one group at most, before
+// any log of the disk is open.
+func SetJournalLogBytes(d *Disk, n int) { d.journal.logBytes = n }

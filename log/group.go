@@ -41,6 +41,12 @@ func (l *Log) append(ctx context.Context, b []byte) (Appended, error) {
 	if n := int64(int32(be.Uint32(b[8:]))) + 12; n != int64(len(b)) {
 		return Appended{}, fmt.Errorf("%w: more than one batch", ErrInvalidBatch)
 	}
+	return l.appendChecked(ctx, b)
+}
+
+// appendChecked is append of one batch that was checked, or has just been built. When
+// it returns, nobody uses the bytes any more.
+func (l *Log) appendChecked(ctx context.Context, b []byte) (Appended, error) {
 	if err := ctx.Err(); err != nil {
 		return Appended{}, context.Cause(ctx)
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"runtime/pprof"
 	"slices"
 	"sync"
@@ -40,7 +39,7 @@ const (
 	// grid for that is BenchmarkJournal's.
 	journalLogBytes = 64 << 10
 
-	journalFirstFile = 64 << 10 // later ones are twice as long, up to an eighth of all
+	journalFirstFile = 64 << 10 // later ones are twice as long, up to a 32nd of all, or an eighth for a large group
 	minJournalBytes  = 256 << 10
 )
 
@@ -91,6 +90,8 @@ type journal struct {
 	dir   string
 	limit int64 // bytes of all files
 
+	logBytes int // journalLogBytes but in tests
+
 	// Of the leader:
 	cur   *journalFile
 	at    int64 // end of the last group in cur
@@ -102,6 +103,8 @@ type journal struct {
 	beginning chan struct{}   // closed when it is; nil if nobody is at it
 	dead      error           // why it is not used any more
 	serial    uint32          // of the last use in this life
+	named     uint32          // of the last file that was made in this life
+	preparing chan struct{}   // closed when the next file is made; nil if none is
 	curUse    useNumber
 	files     []*journalFile // ascending by use, the free ones anywhere
 	queue     []*journalRequest
@@ -258,6 +261,7 @@ func (j *journal) lead(w *journalWaiter) {
 			}
 		}
 		flush := j.wantFlushLocked()
+		prepare := j.wantNextLocked()
 		j.mu.Unlock()
 		// The next leader goes first: it has waited longest.
 		if next != nil {
@@ -268,6 +272,9 @@ func (j *journal) lead(w *journalWaiter) {
 		}
 		if flush {
 			j.startFlush()
+		}
+		if prepare > 0 {
+			j.startPrepare(prepare)
 		}
 		clear(g.reqs)
 		clear(g.done)
@@ -386,93 +393,6 @@ func (j *journal) neededLocked(live []liveUse) []liveUse {
 		}
 	}
 	return live
-}
-
-// makeRoom makes sure that a group of n bytes fits into the present file.
-// Requires: lead.
-func (j *journal) makeRoom(n int64) error {
-	if j.cur != nil && j.at+n <= j.cur.size {
-		return nil
-	}
-	j.mu.Lock()
-	var next *journalFile
-	size, bytes := int64(journalFirstFile), int64(0)
-	for _, f := range j.files {
-		if f.free && f.size >= n && (next == nil || f.size > next.size) {
-			next = f
-		}
-		if f.free || f.use.life() == j.identity.life { // what earlier lives have left counts apart
-			bytes += f.size
-			size = max(size, 2*f.size)
-		}
-	}
-	for size < n {
-		size *= 2
-	}
-	size = min(size, max(journalFirstFile, j.limit/8))
-	room := n <= size && bytes+size <= j.limit && len(j.files) < maxJournalUses
-	serial := j.serial
-	j.mu.Unlock()
-	if next != nil && next.h == nil {
-		h, err := j.fs.Open(next.name, true)
-		if err != nil {
-			return j.die(err)
-		}
-		next.h = h
-	}
-	if next == nil {
-		if !room {
-			return errJournalFull
-		}
-		var err error
-		if next, err = j.create(serial+1, size); err != nil {
-			return err
-		}
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.serial++
-	next.use = useNumber(j.identity.life)<<32 | useNumber(j.serial)
-	next.groups, next.free, next.pins, next.stuck, next.logs = 0, false, 0, 0, nil
-	j.cur, j.at, j.curUse = next, 0, next.use
-	j.files = append(slices.DeleteFunc(j.files, func(f *journalFile) bool { return f == next }), next)
-	return nil
-}
-
-// create makes a new file. A full disk is no failure.
-func (j *journal) create(serial uint32, size int64) (*journalFile, error) {
-	free, err := j.fs.FreeBytes(j.dir)
-	if err != nil {
-		return nil, j.die(err)
-	}
-	if free-size < j.d.o.ReserveBytes {
-		return nil, errJournalFull
-	}
-	name := joinPath(j.dir, fmt.Sprintf("%08x-%08x%s", j.identity.life, serial, journalSuffix))
-	if err := j.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, j.die(err)
-	}
-	h, err := j.fs.Create(name)
-	if err != nil {
-		if full(err) {
-			return nil, errJournalFull
-		}
-		return nil, j.die(err)
-	}
-	if err = h.Preallocate(0, size); err == nil {
-		if err = h.Sync(); err == nil {
-			err = j.d.syncDir(j.dir)
-		}
-	}
-	if err != nil {
-		err = errors.Join(err, h.Close())
-		if full(err) {
-			j.fs.Remove(name) //nolint:errcheck // removed when a file of that name is made, or at the next NewDisk
-			return nil, errJournalFull
-		}
-		return nil, j.die(err)
-	}
-	return &journalFile{name: name, size: size, h: h}, nil
 }
 
 // die ends the use of the journal.

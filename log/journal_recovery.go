@@ -36,7 +36,7 @@ type foundGroup struct {
 // openJournal reads what earlier lives have left in the journal of a disk.
 func openJournal(d *Disk, dir string, limit int64) (*journal, error) {
 	j := &journal{
-		d: d, fs: d.fs, dir: dir, limit: limit,
+		d: d, fs: d.fs, dir: dir, limit: limit, logBytes: journalLogBytes,
 		stuck: make(map[logID]useRange), lost: make(map[uint32]bool), old: make(map[logID][]journalRef),
 	}
 	if limit < 0 {

@@ -367,6 +367,9 @@ func TestJournalFlips(t *testing.T) {
 			continue
 		}
 		b := readAll(t, s.fs, name)
+		if strings.HasSuffix(name, ".journal") && !strings.HasPrefix(string(b), "CWJG") {
+			continue // made in advance
+		}
 		for at := 0; at < len(b); at += step {
 			if b[at] == 0 && at%97 != 0 {
 				continue // of padding, a few will do
@@ -389,7 +392,7 @@ func (s *stand) journalFile(t *testing.T) string {
 	t.Helper()
 	var found string
 	for _, name := range s.fs.Names() {
-		if strings.HasSuffix(name, ".journal") {
+		if strings.HasSuffix(name, ".journal") && strings.HasPrefix(string(readAll(t, s.fs, name)), "CWJG") {
 			if found != "" {
 				t.Fatal("two files")
 			}

@@ -26,10 +26,14 @@ func (l *Log) makeRoom(f File, need int64) error {
 		}
 	}
 	// Grow early, so that a sync that comes anyway makes the new slots durable and
-	// nobody has to wait for one.
-	if l.changed && need > l.alloc-l.alloc/4 && l.alloc < l.o.SegmentBytes {
+	// nobody has to wait for one. The journal leaves such syncs to the background, where
+	// many logs may be in line: earlier, and fewer and larger steps.
+	early := l.alloc - l.alloc/4
+	if l.marked {
+		early = l.alloc / 2
+	}
+	if l.changed && need > early && l.alloc < l.o.SegmentBytes {
 		if _, pending := l.roomLimit(0); !pending {
-			// The journal leaves such syncs to the background: fewer and larger steps.
 			to := l.alloc + 1
 			if l.marked {
 				to = max(to, min(2*to, l.o.SegmentBytes))

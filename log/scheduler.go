@@ -88,7 +88,7 @@ func (l *Log) keepTailLocked(b []byte) {
 	if l.tail != nil {
 		n = len(l.tail.b)
 	}
-	if n+len(b) > journalLogBytes {
+	if n+len(b) > l.disk.journal.logBytes {
 		l.tailWhole = false
 		l.tail.put()
 		l.tail = nil
