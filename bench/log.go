@@ -94,7 +94,8 @@ func (b *logBench) folder() (string, error) { return os.MkdirTemp(b.dir, "") }
 // A side is what appends in a figure: ours, raw, or a peer.
 type side struct {
 	append  func(writer int) error
-	between func() error // between two samples, not timed; nil for nothing
+	built   func(writer int) error // of ours: append of a batch that is built before
+	between func() error           // between two samples, not timed; nil for nothing
 	close   func() error
 	dir     string
 }

@@ -43,6 +43,18 @@ func builders(writers, batch, salt int) []func() ([]byte, error) {
 	return all
 }
 
+// batches makes the records of each writer's appends.
+func batches(writers, batch int) [][]record.Record {
+	all := make([][]record.Record, writers)
+	at := time.Now()
+	for w := range all {
+		for _, p := range payloads(batch, w) {
+			all[w] = append(all[w], record.Record{Timestamp: at, Value: p})
+		}
+	}
+	return all
+}
+
 // trim deletes all sealed segments, as retention does, so that their files are used again.
 func trim(l *log.Log) error {
 	segs := l.Segments()
@@ -87,10 +99,18 @@ func (b *logBench) ours(sync bool, writers, batch int, settled bool) (*side, err
 			return nil, err
 		}
 	}
-	build := builders(writers, batch, 0)
+	recs, build := batches(writers, batch), builders(writers, batch, 0)
 	ctx := context.Background()
 	return &side{
-		append: func(w int) error {
+		append: func(w int) (err error) {
+			if sync {
+				_, err = l.AppendRecords(ctx, recs[w]...)
+			} else {
+				_, err = l.WriteRecords(0, recs[w]...)
+			}
+			return err
+		},
+		built: func(w int) error {
 			batch, err := build[w]()
 			if err != nil {
 				return err
@@ -204,6 +224,10 @@ func (b *logBench) appends() error {
 			if err := b.one(name, func() (Row, error) { return b.figure(name, durable, 1, batch) }); err != nil {
 				return err
 			}
+			built := name + "/batch=built"
+			if err := b.one(built, func() (Row, error) { return b.built(built, durable, batch) }); err != nil {
+				return err
+			}
 			cold := name + "/file=new"
 			if err := b.one(cold, func() (Row, error) { return b.cold(cold, durable, batch) }); err != nil {
 				return err
@@ -225,6 +249,22 @@ func (b *logBench) one(name string, measure func() (Row, error)) error {
 	}
 	b.emit(row)
 	return nil
+}
+
+// built measures batches that were built outside of the log, as they come over a network: what is in them is checked.
+func (b *logBench) built(name string, durable bool, batch int) (row Row, err error) {
+	ours, err := b.ours(durable, 1, batch, true)
+	if err != nil {
+		return Row{}, err
+	}
+	defer closeSides(&err, ours)
+	raw, err := b.raw(durable, 1, batch, true)
+	if err != nil {
+		return Row{}, err
+	}
+	defer closeSides(&err, raw)
+	ours.append = ours.built
+	return compare(name, 1, batch*recordBytes, sampleTime, ours, raw, nil, nil)
 }
 
 // cold measures a log that has just been made beside a file that grows. Each sample has new ones.
@@ -381,13 +421,9 @@ func (b *logBench) manyLogs(name string, logs int) (row Row, err error) {
 			return Row{}, e
 		}
 	}
-	build := builders(logs, 1, 0)
+	recs := batches(logs, 1)
 	ours.append = func(w int) error {
-		batch, err := build[w]()
-		if err != nil {
-			return err
-		}
-		_, err = all[w].Append(context.Background(), batch)
+		_, err := all[w].AppendRecords(context.Background(), recs[w]...)
 		return err
 	}
 	files, err := openFiles(filepath.Join(dir, "files"), logs)
