@@ -141,7 +141,7 @@ func (n *Node) reconcile(ctx context.Context, c *cluster, img *metadata.Image, d
 	local := c.local
 	c.mu.Unlock()
 	actions := metadata.Reconcile(local, img, self, only)
-	opened := false
+	opened, deleted := false, false
 	for _, a := range actions {
 		id := a.Partition.ID
 		switch a.Kind {
@@ -153,6 +153,7 @@ func (n *Node) reconcile(ctx context.Context, c *cluster, img *metadata.Image, d
 			opened = true
 		case metadata.ActionDelete:
 			n.deletePartition(c, id)
+			deleted = true
 		default:
 			if p := c.get(id); p != nil && p.err == nil {
 				p.rep.Apply(assignment(img, a.Partition))
@@ -177,7 +178,14 @@ func (n *Node) reconcile(ctx context.Context, c *cluster, img *metadata.Image, d
 	c.local = local.After(actions, self)
 	first := c.applied == 0
 	c.applied = img.Index()
+	c.untidy = c.untidy || first
 	c.mu.Unlock()
+	if first {
+		n.removeStrays(c)
+	}
+	if c.tier != nil && (deleted || first) {
+		c.tier.TopicsDeleted()
+	}
 	if opened || first || len(d.Brokers) > 0 {
 		c.beatSoon()
 	}
@@ -248,25 +256,6 @@ func (n *Node) partitionDir(id log.PartitionID) string {
 	return path.Join(n.o.Dir, "partitions", id.String())
 }
 
-// deletePartition closes a replica that is no longer assigned to this node and
-// removes its files.
-func (n *Node) deletePartition(c *cluster, id log.PartitionID) {
-	c.mu.Lock()
-	p := c.partition[id]
-	delete(c.partition, id)
-	c.mu.Unlock()
-	if p == nil || p.err != nil {
-		return
-	}
-	err := n.closePartition(c, p)
-	if err == nil {
-		err = removeTree(n.o.FS, n.partitionDir(id))
-	}
-	if err != nil {
-		n.o.Logger.Error("replica not removed", "partition", id.String(), "err", err)
-	}
-}
-
 func (n *Node) closePartition(c *cluster, p *partition) error {
 	if p.err != nil {
 		return nil
@@ -295,9 +284,11 @@ func (c *cluster) all() []*partition {
 	return ps
 }
 
-// runHousekeeping seals segments that have reached their age.
+// runHousekeeping seals segments that have reached their age, and removes what could
+// not be removed before.
 func (n *Node) runHousekeeping(ctx context.Context, c *cluster) {
 	for sleep(ctx, n.o.TierInterval) {
+		n.removeStrays(c)
 		for _, p := range c.all() {
 			// The tier seals for itself, and not all at the same moment.
 			if p.err == nil && (p.tier == nil || c.tier.Err() != nil) {

@@ -26,6 +26,11 @@ var (
 	// the call began. Nothing happened.
 	ErrUnknownTopic = errors.New("cordwood: unknown topic")
 
+	// ErrTopicDeleted says that there was such a topic, and that it was deleted, maybe
+	// while the call was under way. It comes with [ErrUnknownTopic]. Nothing happened,
+	// unless the error also says *[IndeterminateError].
+	ErrTopicDeleted = metadata.ErrTopicDeleted
+
 	// ErrUnknownPartition says that the topic has no partition of that number.
 	// Nothing happened.
 	ErrUnknownPartition = errors.New("cordwood: unknown partition")

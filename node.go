@@ -81,6 +81,7 @@ type cluster struct {
 	stopping  bool                           // Shutdown has begun: heartbeats ask for it
 	stopped   bool                           // the controller agrees that the process may end
 	beat      chan struct{}                  // capacity 1: send a heartbeat soon
+	untidy    bool                           // files of deleted topics may be left
 }
 
 // A partition is one replica on this node.
@@ -393,7 +394,9 @@ func (n *Node) start(ctx context.Context, self identity) (err error) {
 			CacheBytes: n.o.CacheBytes, CompressChunks: n.o.CompressStore,
 			Uploads: n.o.Uploads, UploadBytesPerSecond: n.o.UploadBytesPerSecond,
 			Interval: n.o.TierInterval, Logger: logger,
+			BackupWindow: n.o.BackupWindow, ReaderGrace: n.o.ReaderGrace,
 			Writer:  func() bool { return c.leadsTierLog(self) },
+			Deleted: c.deletedTopic,
 			StateFS: n.o.FS, StateDir: n.o.Dir,
 			DiskCacheFS: cacheFS, DiskCacheDir: cache, DiskCacheBytes: n.o.StoreCacheBytes,
 			DiskCacheReserveBytes: n.o.ReserveBytes + tier.DefaultDiskCacheReserveBytes,

@@ -56,8 +56,7 @@ type route struct {
 }
 
 // leader returns where the next attempt goes: at once if the record names a
-// leader, else when it does. Errors: ErrUnknownTopic after the topic was deleted,
-// ErrClosed, the context's cause.
+// leader, else when it does. Errors: ErrTopicDeleted, ErrClosed, the context's cause.
 func (r *route) leader(ctx context.Context) (int32, error) {
 	img, err := r.n.waitImage(ctx, func(img *metadata.Image) bool {
 		p, ok := img.Partition(r.id)
@@ -68,7 +67,7 @@ func (r *route) leader(ctx context.Context) (int32, error) {
 	}
 	p, ok := img.Partition(r.id)
 	if !ok {
-		return 0, fmt.Errorf("%w: it was deleted", ErrUnknownTopic)
+		return 0, fmt.Errorf("%w: %w", ErrUnknownTopic, ErrTopicDeleted)
 	}
 	r.seen = p
 	return int32(p.Leader), nil

@@ -123,7 +123,8 @@ type AuditReport struct {
 	Objects    int   // segment objects in the store
 	Others     int   // objects that are no segments: the owner's and the like
 	Pending    int   // uploads and deletions that have not finished; their objects may be there or not
-	Expired    int   // ranges below the log start whose deletion has not begun
+	Expired    int   // ranges below the log start whose deletion is due and has not begun
+	Backup     int   // ranges that were deleted and whose objects are kept for now, see [Options].BackupWindow
 	Findings   []Finding
 }
 
@@ -314,7 +315,9 @@ func (a *audit) compare(ctx context.Context) error {
 		}
 		a.report.Ranges += s.Len()
 		a.report.Bytes += s.liveBytes
-		a.report.Expired += s.live
+		backup := len(s.Kept())
+		a.report.Backup += backup
+		a.report.Expired += s.live - backup
 		a.report.Pending += len(s.pending)
 		if s.manifest != (ID{}) {
 			key := ManifestKey(a.o.Prefix, id, s.manifest)

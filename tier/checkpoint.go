@@ -59,8 +59,8 @@ func checkpointDue(o *Options, since int, age time.Duration, behind int64, parti
 	return since > 0 || behind > int64(max(o.CheckpointEvents, 4*partitions))
 }
 
-// checkpoint writes the state into the tier log if it is time to.
-func (p *Partition) checkpoint(lead *leadership, next *wish) error {
+// checkpoint writes the state into the tier log if it is time to, or at once.
+func (p *Partition) checkpoint(lead *leadership, next *wish, atOnce bool) error {
 	m := p.m
 	m.mu.Lock()
 	end, partitions := m.applied, len(m.ledgers)
@@ -74,7 +74,7 @@ func (p *Partition) checkpoint(lead *leadership, next *wish) error {
 	since, saved, pin := p.ledger.since, p.ledger.saved, p.ledger.pin
 	old := p.ledger.state.manifest
 	p.ledger.mu.Unlock()
-	if !checkpointDue(&m.o, since, now.Sub(saved), int64(end-pin), partitions) {
+	if !atOnce && !checkpointDue(&m.o, since, now.Sub(saved), int64(end-pin), partitions) {
 		if since > 0 {
 			next.add(saved.Add(m.o.CheckpointInterval))
 		}
@@ -84,7 +84,7 @@ func (p *Partition) checkpoint(lead *leadership, next *wish) error {
 		next.add(retry)
 		return nil
 	}
-	v, err := p.proposeMade(lead, func() (Body, error) { return p.makeCheckpoint(lead) })
+	v, err := p.proposeMade(lead, func() (Body, error) { return m.makeCheckpoint(lead.ctx, p.id, p.ledger) })
 	if errors.Is(err, errBusy) {
 		next.add(now.Add(m.o.MaxBackoff / 4))
 		return nil
@@ -119,16 +119,15 @@ var (
 )
 
 // makeCheckpoint encodes the state, and stores it first if it is too large for an event.
-func (p *Partition) makeCheckpoint(lead *leadership) (Body, error) {
-	m := p.m
-	p.ledger.mu.RLock()
-	c := p.ledger.state.checkpoint()
-	p.ledger.mu.RUnlock()
+func (m *Manager) makeCheckpoint(ctx context.Context, id log.PartitionID, l *ledger) (Checkpoint, error) {
+	l.mu.RLock()
+	c := l.state.checkpoint()
+	l.mu.RUnlock()
 	if c.Bytes <= m.o.inlineBytes {
 		return c, nil
 	}
 	if !m.ours() {
-		return nil, fmt.Errorf("%w: %w", errNoManifest, ErrUnavailable)
+		return c, fmt.Errorf("%w: %w", errNoManifest, ErrUnavailable)
 	}
 	m.mu.Lock()
 	busy := m.writing == manifestWrites
@@ -137,7 +136,7 @@ func (p *Partition) makeCheckpoint(lead *leadership) (Body, error) {
 	}
 	m.mu.Unlock()
 	if busy {
-		return nil, errBusy
+		return c, errBusy
 	}
 	defer func() {
 		m.mu.Lock()
@@ -146,13 +145,13 @@ func (p *Partition) makeCheckpoint(lead *leadership) (Body, error) {
 	}()
 	b := c.State
 	c.State, c.Manifest = nil, newID()
-	ctx, cancel := context.WithTimeout(lead.ctx, m.o.StoreTimeout)
+	ctx, cancel := context.WithTimeout(ctx, m.o.StoreTimeout)
 	defer cancel()
-	err := m.o.Store.Put(ctx, ManifestKey(m.o.Prefix, p.id, c.Manifest), bytes.NewReader(b), int64(len(b)), PutOptions{
+	err := m.o.Store.Put(ctx, ManifestKey(m.o.Prefix, id, c.Manifest), bytes.NewReader(b), int64(len(b)), PutOptions{
 		IfAbsent: m.o.Store.Capabilities().IfAbsent, CRC32C: checksum(b), HasCRC32C: true,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoManifest, err)
+		return c, fmt.Errorf("%w: %w", errNoManifest, err)
 	}
 	return c, nil
 }
@@ -283,7 +282,8 @@ func (m *Manager) keep(ctx context.Context) {
 	var saved log.Offset
 	var when time.Time
 	for {
-		err := sleep(ctx, m.o.Interval)
+		m.tendRemains(ctx)
+		err := m.pause(ctx)
 		m.mu.Lock()
 		at := m.applied
 		m.mu.Unlock()
@@ -300,6 +300,19 @@ func (m *Manager) keep(ctx context.Context) {
 		}
 		m.trim(ctx)
 	}
+}
+
+// pause waits for Options.Interval, or until topics were deleted.
+func (m *Manager) pause(ctx context.Context) error {
+	t := time.NewTimer(m.o.Interval)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-m.tend:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // pin returns the lowest offset of the tier log that a partition needs, and which one.

@@ -83,7 +83,7 @@ func (d *duo) open(n *duoNode, inline int64, files bool) {
 		d.t.Fatal(err)
 	}
 	n.events = &stalledEvents{Events: d.events}
-	o := tier.Options{Store: d.store, Events: n.events, Cluster: tier.ID{1}, ChunkBytes: 4 << 10, CheckpointEvents: 10}
+	o := tier.Options{Store: d.store, Events: n.events, Cluster: tier.ID{1}, ChunkBytes: 4 << 10, CheckpointEvents: 10, BackupWindow: -1, ReaderGrace: -1}
 	if files {
 		o.StateFS, o.StateDir = n.fs, "data"
 	}

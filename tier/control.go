@@ -1,10 +1,12 @@
 package tier
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -40,7 +42,10 @@ func (w *wish) add(t time.Time) {
 func (p *Partition) control(lead *leadership) {
 	m := p.m
 	var next wish
-	err := p.local(lead, &next)
+	var err error
+	if p.log != nil {
+		err = p.local(lead, &next)
+	}
 	if lead != nil {
 		err = errors.Join(err, p.leaderStep(lead, &next))
 	}
@@ -174,6 +179,9 @@ func (p *Partition) leaderStep(lead *leadership, next *wish) error {
 		m.mu.Unlock()
 		p.setKnown()
 	}
+	if p.log == nil {
+		return p.clearStep(lead, next)
+	}
 	if err := p.serveTrims(lead); err != nil {
 		return err
 	}
@@ -183,7 +191,7 @@ func (p *Partition) leaderStep(lead *leadership, next *wish) error {
 	if err := p.startDeletes(lead, next); err != nil {
 		return err
 	}
-	if err := p.checkpoint(lead, next); err != nil {
+	if err := p.checkpoint(lead, next, false); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -209,7 +217,7 @@ func (p *Partition) serveTrims(lead *leadership) error {
 		r := lead.trims[0]
 		p.m.mu.Unlock()
 		if r.start > p.View().LogStart {
-			if _, err := p.propose(lead, LogStart{Start: r.start, Cause: r.cause}); err != nil {
+			if _, err := p.propose(lead, LogStart{Start: r.start, Cause: r.cause, Until: p.m.o.keepUntil(time.Now())}); err != nil {
 				return fmt.Errorf("trim: %w", err)
 			}
 		}
@@ -283,7 +291,7 @@ func (p *Partition) retention(lead *leadership, next *wish) error {
 	if cause.Kind == CauseNone {
 		return nil
 	}
-	if _, err := p.propose(lead, LogStart{Start: start, Cause: cause}); err != nil {
+	if _, err := p.propose(lead, LogStart{Start: start, Cause: cause, Until: p.m.o.keepUntil(now)}); err != nil {
 		return fmt.Errorf("log start %d: %w", start, err)
 	}
 	return nil
@@ -295,10 +303,21 @@ func (p *Partition) retention(lead *leadership, next *wish) error {
 func (p *Partition) startDeletes(lead *leadership, next *wish) error {
 	m := p.m
 	for {
+		m.mu.Lock()
+		parked := 0
+		for _, r := range lead.refused {
+			if r.parked() {
+				parked++ // they take no place from others
+			}
+		}
+		m.mu.Unlock()
 		p.ledger.mu.RLock()
 		pending := p.ledger.state.Pending()
-		expired := p.ledger.state.Expired(max(0, min(deleteBatch, pendingDeletes-len(pending))))
+		expired, due := p.ledger.state.due(time.Now(), max(0, min(deleteBatch, pendingDeletes+parked-len(pending))))
 		p.ledger.mu.RUnlock()
+		if !due.IsZero() {
+			next.add(due)
+		}
 		var ids []ID
 		for _, r := range expired {
 			ids = append(ids, r.ID)
@@ -349,6 +368,51 @@ func deleteDue(c Pending, confirmed time.Time, now time.Time) (ask, finish bool,
 	return true, false, time.Time{}
 }
 
+// A refusal is how often in a row the store has failed to delete an object.
+type refusal struct {
+	n    int
+	hard int       // of these, how often for a reason that is the object's, not the store's
+	at   time.Time // of the next try, once it is parked
+}
+
+// again returns the refusal after one more failure.
+func (r refusal) again(err error, now time.Time) refusal {
+	r.n++
+	r.at = now.Add(parkPause)
+	_, throttled := errors.AsType[*ThrottledError](err)
+	if !throttled && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrUnknownOutcome) &&
+		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		r.hard++
+	}
+	return r
+}
+
+// parkAfter is how many failures make an object one that holds up nothing any more:
+// it is tried again each parkPause, and counted in [Stats].
+const (
+	parkAfter = 8
+	parkPause = 30 * time.Minute
+)
+
+func (r refusal) parked() bool { return r.hard >= parkAfter }
+
+// ready says whether the object may be asked for again.
+func (r refusal) ready(now time.Time) bool { return !r.parked() || !r.at.After(now) }
+
+// choose picks up to deleteBatch of the pending deletions that the store is to be
+// asked for: those that it has failed at least often first, so that some which can't
+// be deleted hold up no others.
+func choose(pending []Pending, confirmed map[ID]time.Time, refused map[ID]refusal, now time.Time) []Pending {
+	var ask []Pending
+	for _, c := range pending {
+		if yes, _, _ := deleteDue(c, confirmed[c.ID], now); yes && refused[c.ID].ready(now) {
+			ask = append(ask, c)
+		}
+	}
+	slices.SortStableFunc(ask, func(a, b Pending) int { return cmp.Compare(refused[a.ID].n, refused[b.ID].n) })
+	return ask[:min(len(ask), deleteBatch)]
+}
+
 // wantDeletes starts the delete task if there is something for it.
 func (p *Partition) wantDeletes(lead *leadership, pending []Pending, next *wish) {
 	m := p.m
@@ -358,6 +422,9 @@ func (p *Partition) wantDeletes(lead *leadership, pending []Pending, next *wish)
 	due := false
 	for _, c := range pending {
 		ask, finish, again := deleteDue(c, lead.deleted[c.ID], now)
+		if r := lead.refused[c.ID]; ask && !r.ready(now) {
+			ask, again = false, r.at
+		}
 		due = due || ask || finish
 		if !again.IsZero() {
 			next.add(again)
@@ -383,22 +450,18 @@ func (p *Partition) delete(lead *leadership) {
 	pending := p.ledger.state.Pending()
 	p.ledger.mu.RUnlock()
 	now := time.Now()
-	var ask []Pending
 	m.mu.Lock()
 	if !lead.barrier || lead.err != nil {
 		m.mu.Unlock()
 		return
 	}
-	for id := range lead.deleted {
-		if !slices.ContainsFunc(pending, func(c Pending) bool { return c.ID == id }) {
-			delete(lead.deleted, id)
-		}
-	}
+	known := make(map[ID]bool, len(pending))
 	for _, c := range pending {
-		if yes, _, _ := deleteDue(c, lead.deleted[c.ID], now); yes && len(ask) < deleteBatch {
-			ask = append(ask, c)
-		}
+		known[c.ID] = true
 	}
+	maps.DeleteFunc(lead.deleted, func(id ID, _ time.Time) bool { return !known[id] })
+	maps.DeleteFunc(lead.refused, func(id ID, _ refusal) bool { return !known[id] })
+	ask := choose(pending, lead.deleted, lead.refused, now)
 	m.mu.Unlock()
 
 	p.deleteManifests(lead)
@@ -420,12 +483,19 @@ func (p *Partition) delete(lead *leadership) {
 			}
 			if err == nil || errors.Is(err, ErrNotFound) {
 				lead.deleted[c.ID] = now
+				delete(lead.refused, c.ID)
 				m.stats.Deletes++
 				continue
 			}
 			// One that can't be deleted must not hold up the others.
-			failed = true
 			m.stats.DeleteFailures++
+			before := lead.refused[c.ID]
+			r := before.again(err, now)
+			lead.refused[c.ID] = r
+			if r.parked() && !before.parked() {
+				m.logger(p).Error("object can't be deleted, and is left for later", "key", keys[i], "error", err)
+			}
+			failed = failed || !r.parked()
 			if lead.delFailed == 0 && lead.ctx.Err() == nil {
 				m.logger(p).Warn("delete object", "key", keys[i], "error", err)
 			}
@@ -453,6 +523,9 @@ func (p *Partition) delete(lead *leadership) {
 				m.logger(p).Warn("delete finished", "error", err)
 			}
 		}
+	}
+	if p.log == nil && !failed {
+		p.lastSweep(lead)
 	}
 	m.mu.Lock()
 	m.enqueueLocked(taskControl, p) // for the rest, or the time of the next try

@@ -43,7 +43,7 @@ func openMachine(ctx context.Context, fs log.FS) (m *machine, err error) {
 	if m.events, err = tier.OpenLocalEvents(ctx, "events", tier.LocalOptions{Disk: m.disk}); err != nil {
 		return m, err
 	}
-	m.tier, err = tier.Open(ctx, m.hot, tier.Options{Store: m.store, Events: m.events, ChunkBytes: 4 << 10, UploadDeadline: 10 * time.Minute})
+	m.tier, err = tier.Open(ctx, m.hot, tier.Options{Store: m.store, Events: m.events, ChunkBytes: 4 << 10, UploadDeadline: 10 * time.Minute, BackupWindow: -1, ReaderGrace: -1})
 	return m, err
 }
 

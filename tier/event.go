@@ -58,7 +58,7 @@ type Event struct {
 }
 
 // A Body is what an event says: [Barrier], [CopyStarted], [CopyFinished],
-// [DeleteStarted], [DeleteFinished], [LogStart] or [Checkpoint].
+// [DeleteStarted], [DeleteFinished], [LogStart], [Checkpoint], [Deleted] or [Forgotten].
 type Body interface{ kind() eventKind }
 
 // Barrier opens a leader's epoch in the tier log: from here on events of lower
@@ -101,7 +101,28 @@ type DeleteFinished struct{ IDs []ID }
 type LogStart struct {
 	Start log.Offset
 	Cause Cause
+
+	// Until is how long the objects of the ranges are kept that come to lie below the
+	// log start; milliseconds. Zero: they may go at once.
+	Until time.Time
 }
+
+// Deleted says that the partition's topic was deleted: nothing of it is readable any
+// more, and its objects will be deleted. It is written in an epoch in which nobody
+// has led the partition.
+type Deleted struct {
+	// Until is how long the objects of the ranges are kept that were readable;
+	// milliseconds. Zero: they may go at once.
+	Until time.Time
+
+	// Quiet is when no write to the store that an earlier leader began without an
+	// event can be under way any more; milliseconds. See [Forgotten].
+	Quiet time.Time
+}
+
+// Forgotten says that nothing of a deleted partition is in the store: a listing that
+// began after the last possible write found no object. The state goes with it.
+type Forgotten struct{}
 
 // Checkpoint holds the whole state of the partition as of just before this event, so
 // that whoever reads on from here needs nothing older. A state of up to
@@ -168,6 +189,8 @@ const (
 	kindDeleteFinished eventKind = 5
 	kindLogStart       eventKind = 6
 	kindCheckpoint     eventKind = 7
+	kindDeleted        eventKind = 8
+	kindForgotten      eventKind = 9
 )
 
 func (Barrier) kind() eventKind        { return kindBarrier }
@@ -177,14 +200,17 @@ func (DeleteStarted) kind() eventKind  { return kindDeleteStarted }
 func (DeleteFinished) kind() eventKind { return kindDeleteFinished }
 func (LogStart) kind() eventKind       { return kindLogStart }
 func (Checkpoint) kind() eventKind     { return kindCheckpoint }
+func (Deleted) kind() eventKind        { return kindDeleted }
+func (Forgotten) kind() eventKind      { return kindForgotten }
 
 // Envelope of an event, integers big-endian:
 //
 //	offset size field
 //	0      4    magic "CWTE"
-//	4      2    version, 1
+//	4      2    version: 2 for a log start with a time until which objects are kept, else 1
 //	6      2    kind: 1 barrier, 2 copy started, 3 copy finished,
-//	            4 delete started, 5 delete finished, 6 log start, 7 checkpoint
+//	            4 delete started, 5 delete finished, 6 log start, 7 checkpoint,
+//	            8 deleted, 9 forgotten
 //	8      4    length n of the body
 //	12     4    CRC32C of bytes 0-11 and the body
 //	16     n    body: protobuf message Event
@@ -193,6 +219,7 @@ func (Checkpoint) kind() eventKind     { return kindCheckpoint }
 const (
 	eventMagic       = "CWTE"
 	eventVersion     = 1
+	eventVersionKeep = 2 // of what a reader of version 1 would take for a log start that keeps nothing
 	eventHeaderBytes = 16
 
 	// maxEventBytes bounds what a decoder accepts.
@@ -243,7 +270,11 @@ func EncodeEvent(e Event) ([]byte, error) {
 	case LogStart:
 		m.Body = &tierpb.Event_LogStart{LogStart: &tierpb.LogStart{Start: int64(b.Start), Cause: &tierpb.Cause{
 			Kind: int32(b.Cause.Kind), LimitBytes: b.Cause.Bytes, LimitMs: b.Cause.Age.Milliseconds(), Note: b.Cause.Note,
-		}}}
+		}, UntilMs: timeToMs(b.Until)}}
+	case Deleted:
+		m.Body = &tierpb.Event_Deleted{Deleted: &tierpb.Deleted{UntilMs: timeToMs(b.Until), QuietMs: timeToMs(b.Quiet)}}
+	case Forgotten:
+		m.Body = &tierpb.Event_Forgotten{Forgotten: &tierpb.Forgotten{}}
 	}
 	if c, ok := e.Body.(Checkpoint); ok {
 		m.Body = &tierpb.Event_Checkpoint{Checkpoint: &tierpb.Checkpoint{State: c.State, Bytes: c.Bytes, Hash: c.Hash[:]}}
@@ -257,12 +288,35 @@ func EncodeEvent(e Event) ([]byte, error) {
 	}
 	out := make([]byte, eventHeaderBytes, eventHeaderBytes+len(body))
 	copy(out, eventMagic)
-	binary.BigEndian.PutUint16(out[4:], eventVersion)
+	binary.BigEndian.PutUint16(out[4:], uint16(e.version()))
 	binary.BigEndian.PutUint16(out[6:], uint16(e.Body.kind()))
 	binary.BigEndian.PutUint32(out[8:], uint32(len(body)))
 	out = append(out, body...)
 	binary.BigEndian.PutUint32(out[12:], eventSum(out))
 	return out, nil
+}
+
+// version is that of the event's envelope.
+func (e Event) version() int {
+	if l, ok := e.Body.(LogStart); ok && !l.Until.IsZero() {
+		return eventVersionKeep
+	}
+	return eventVersion
+}
+
+// timeToMs and timeFromMs take the zero time for 0.
+func timeToMs(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+func timeFromMs(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
 }
 
 func eventSum(b []byte) uint32 {
@@ -292,11 +346,12 @@ func DecodeEvent(b []byte) (Event, error) {
 	if eventSum(b) != binary.BigEndian.Uint32(b[12:]) {
 		return Event{}, fmt.Errorf("%w: wrong checksum", ErrInvalidEvent)
 	}
-	if v := binary.BigEndian.Uint16(b[4:]); v != eventVersion {
-		return Event{}, &VersionError{What: "tier event", Version: int(v)}
+	version := int(binary.BigEndian.Uint16(b[4:]))
+	if version < eventVersion || version > eventVersionKeep {
+		return Event{}, &VersionError{What: "tier event", Version: version}
 	}
 	kind := eventKind(binary.BigEndian.Uint16(b[6:]))
-	if kind < kindBarrier || kind > kindCheckpoint {
+	if kind < kindBarrier || kind > kindForgotten {
 		return Event{}, &VersionError{What: "tier event", Version: int(kind)}
 	}
 	var m tierpb.Event
@@ -349,7 +404,11 @@ func DecodeEvent(b []byte) (Event, error) {
 		e.Body = LogStart{Start: log.Offset(b.LogStart.GetStart()), Cause: Cause{
 			Kind: CauseKind(c.GetKind()), Bytes: c.GetLimitBytes(),
 			Age: time.Duration(c.GetLimitMs()) * time.Millisecond, Note: c.GetNote(),
-		}}
+		}, Until: timeFromMs(b.LogStart.GetUntilMs())}
+	case *tierpb.Event_Deleted:
+		e.Body = Deleted{Until: timeFromMs(b.Deleted.GetUntilMs()), Quiet: timeFromMs(b.Deleted.GetQuietMs())}
+	case *tierpb.Event_Forgotten:
+		e.Body = Forgotten{}
 	case *tierpb.Event_Checkpoint:
 		c := Checkpoint{State: b.Checkpoint.GetState(), Bytes: b.Checkpoint.GetBytes()}
 		if m := b.Checkpoint.GetManifest(); len(m) > 0 {
@@ -370,8 +429,9 @@ func DecodeEvent(b []byte) (Event, error) {
 	if err != nil {
 		return Event{}, err
 	}
-	if e.Body.kind() != kind {
-		return Event{}, fmt.Errorf("%w: envelope of kind %d around a body of kind %d", ErrInvalidEvent, kind, e.Body.kind())
+	if e.Body.kind() != kind || e.version() != version {
+		return Event{}, fmt.Errorf("%w: envelope of kind %d, version %d around a body of kind %d, version %d",
+			ErrInvalidEvent, kind, version, e.Body.kind(), e.version())
 	}
 	if err := e.check(); err != nil {
 		return Event{}, err
@@ -457,6 +517,14 @@ func (e Event) check() error {
 		if b.Cause.Bytes < 0 || b.Cause.Age < 0 || len(b.Cause.Note) > MaxCauseNoteBytes {
 			return bad("cause %v", b.Cause.Kind)
 		}
+		if !validTime(b.Until) {
+			return bad("until %v", b.Until)
+		}
+	case Deleted:
+		if !validTime(b.Until) || !validTime(b.Quiet) {
+			return bad("until %v, quiet %v", b.Until, b.Quiet)
+		}
+	case Forgotten:
 	case Checkpoint:
 		switch {
 		case b.Bytes <= 0 || b.Bytes > maxManifestBytes:
@@ -475,6 +543,12 @@ const maxManifestBytes = 1 << 30
 
 // maxTimeMillis keeps times within what time.Time formats (the year 9999).
 const maxTimeMillis = 253402300799999
+
+// validTime says whether an event can carry a time, or its absence.
+func validTime(t time.Time) bool {
+	ms := timeToMs(t)
+	return ms >= 0 && ms <= maxTimeMillis && (t.IsZero() || ms > 0)
+}
 
 func checkIDs(ids []ID) error {
 	if len(ids) == 0 || len(ids) > maxEventIDs {

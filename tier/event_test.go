@@ -29,6 +29,10 @@ func testEvents() []Event {
 		DeleteFinished{IDs: []ID{{9}}},
 		LogStart{Start: 12, Cause: Cause{Kind: CauseBytes, Bytes: 1 << 30, Note: "policy 3"}},
 		LogStart{Start: 12, Cause: Cause{Kind: CauseAge, Age: time.Hour}},
+		LogStart{Start: 12, Cause: Cause{Kind: CauseRequest}, Until: ms(8000)},
+		Deleted{},
+		Deleted{Until: ms(8000), Quiet: ms(7000)},
+		Forgotten{},
 		Checkpoint{State: []byte("state"), Bytes: 5, Hash: [32]byte{7}},
 		Checkpoint{Manifest: ID{3}, Bytes: 1 << 20, Hash: [32]byte{8}},
 	}
@@ -98,8 +102,8 @@ func TestEventOfNewerVersionStops(t *testing.T) {
 		change func(b []byte)
 		want   int
 	}{
-		{"version", func(b []byte) { binary.BigEndian.PutUint16(b[4:], 2) }, 2},
-		{"kind", func(b []byte) { binary.BigEndian.PutUint16(b[6:], 8) }, 8},
+		{"version", func(b []byte) { binary.BigEndian.PutUint16(b[4:], 3) }, 3},
+		{"kind", func(b []byte) { binary.BigEndian.PutUint16(b[6:], 10) }, 10},
 	}
 	for _, test := range tests {
 		c := bytes.Clone(b)

@@ -30,6 +30,13 @@ func WithInlineState(o Options, n int64) Options {
 // CheckpointOf returns the checkpoint event's body for a state, and the state's bytes.
 func CheckpointOf(s *State) Checkpoint { return s.checkpoint() }
 
+// Ledgers returns how many partitions the manager knows a state of.
+func (m *Manager) Ledgers() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.ledgers)
+}
+
 // Forget empties the state as a manager does that begins anew, with a pause in it.
 func (p *Partition) Forget(pause func()) {
 	p.ledger.mu.Lock()

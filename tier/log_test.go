@@ -48,6 +48,9 @@ func (r *rig) open(o tier.Options) {
 		r.t.Fatal(err)
 	}
 	o.Store, o.Events = r.store, r.events
+	if o.BackupWindow == 0 && o.ReaderGrace == 0 {
+		o.BackupWindow, o.ReaderGrace = -1, -1 // objects go when they may
+	}
 	if o.ChunkBytes == 0 {
 		o.ChunkBytes = 4 << 10
 	}

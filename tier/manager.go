@@ -33,6 +33,7 @@ type Manager struct {
 	done   chan struct{} // closed when ctx has ended
 	cold   *coldReader
 	wake   chan struct{} // of the scheduler; capacity 1
+	tend   chan struct{} // of the keeper: topics were deleted; capacity 1
 
 	manifests chan struct{} // holds a token for each manifest that is being read
 
@@ -74,6 +75,7 @@ type ledger struct {
 	// checkpoint, or of its first event while it has none.
 	pin    log.Offset
 	pinned bool      // pin is set
+	gone   bool      // a Forgotten event was taken: nothing of it is needed any more
 	since  int       // events taken since the last checkpoint
 	saved  time.Time // when this node applied the last checkpoint
 
@@ -168,6 +170,8 @@ type Stats struct {
 	UploadFailures int64 // attempts
 	Deletes        int64 // objects
 	DeleteFailures int64 // attempts
+	Parked         int   // objects that the store has refused to delete time and again, of the partitions led here
+	Remains        int   // partitions of deleted topics whose objects this node deletes
 	Uploading      int   // under way
 	Paused         bool  // by [Manager.Pause]
 	StoreHangs     int   // calls of the store that were given up and have not returned
@@ -214,7 +218,7 @@ func NewManager(o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{
-		o: o, done: make(chan struct{}), wake: make(chan struct{}, 1),
+		o: o, done: make(chan struct{}), wake: make(chan struct{}, 1), tend: make(chan struct{}, 1),
 		manifests: make(chan struct{}, manifestReads),
 		parts:     map[log.PartitionID]*Partition{}, ledgers: map[log.PartitionID]*ledger{},
 		guard: newGuard(o.Store, o.Logger), sent: newThrottle(o.UploadBytesPerSecond), read: newThrottle(o.UploadBytesPerSecond),
@@ -259,6 +263,12 @@ func (m *Manager) Open(id log.PartitionID, l *log.Log, o PartitionOptions) (*Par
 	p.ctx, p.cancel = context.WithCancelCause(m.ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for old := m.parts[id]; old != nil && old.log == nil; old = m.parts[id] {
+		// Its topic was deleted, which the caller will hear of.
+		m.mu.Unlock()
+		old.Close()
+		m.mu.Lock()
+	}
 	if m.closed || m.err != nil {
 		p.cancel(ErrClosed)
 		return nil, m.closedErrLocked()
@@ -267,10 +277,15 @@ func (m *Manager) Open(id log.PartitionID, l *log.Log, o PartitionOptions) (*Par
 		p.cancel(ErrClosed)
 		return nil, fmt.Errorf("tier: partition %v is open already", id)
 	}
-	p.ledger = m.ledgerLocked(id)
-	m.parts[id] = p
-	m.aimLocked(p)
+	m.addLocked(p)
 	return p, nil
+}
+
+// addLocked makes a partition one of the manager's, in the place of another.
+func (m *Manager) addLocked(p *Partition) {
+	p.ledger = m.ledgerLocked(p.id)
+	m.parts[p.id] = p
+	m.aimLocked(p)
 }
 
 func (m *Manager) closedErrLocked() error {
@@ -293,7 +308,10 @@ func (m *Manager) ledgerLocked(id log.PartitionID) *ledger {
 func (m *Manager) Get(id log.PartitionID) *Partition {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.parts[id]
+	if p := m.parts[id]; p != nil && p.log != nil {
+		return p
+	}
+	return nil
 }
 
 // Err returns why the manager stopped by itself: an event of the tier log that
@@ -378,12 +396,21 @@ func (m *Manager) Stats() Stats {
 	s.OwnerError = m.ownErr
 	var led []*Partition
 	for _, p := range m.parts {
+		if p.log == nil {
+			s.Partitions--
+			s.Remains++
+		}
 		if p.lead != nil {
 			led = append(led, p)
+			for _, r := range p.lead.refused {
+				if r.parked() {
+					s.Parked++
+				}
+			}
 		}
 	}
 	m.mu.Unlock()
-	s.Leading = len(led)
+	s.Leading = len(led) - s.Remains
 	s.Pin, s.PinnedBy = m.pin()
 	for _, p := range led {
 		b := p.backlog()
@@ -502,7 +529,7 @@ func (m *Manager) begin(ctx context.Context, at log.Offset, force bool) (log.Off
 	m.tentative.Store(true) // before any state is empty that was known
 	for id, l := range m.ledgers {
 		l.mu.Lock()
-		l.state, l.pinned, l.since, l.missing = State{}, false, 0, nil
+		l.state, l.pinned, l.since, l.missing, l.gone = State{}, false, 0, nil, false
 		l.unclear.Store(false)
 		l.mu.Unlock()
 		if m.parts[id] == nil && l.proposal == nil {
@@ -529,6 +556,9 @@ func (m *Manager) apply(c Committed, e Event) error {
 		l.mu.Unlock()
 		return err
 	}
+	if l.unused() {
+		defer m.dropLedger(e.Partition)
+	}
 	if l.proposal != nil && l.proposal.meets(&l.state, e, v, c.Event) {
 		l.proposal = nil
 	}
@@ -541,11 +571,46 @@ func (m *Manager) apply(c Committed, e Event) error {
 	return nil
 }
 
+// unused says whether nothing would be lost with a ledger: the partition is
+// forgotten, or no event of it ever counted. Requires: ledger.mu.
+func (l *ledger) unused() bool { return !l.pinned && l.missing == nil }
+
+// dropLedger removes a ledger that is unused, unless its partition is open.
+func (m *Manager) dropLedger(id log.PartitionID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dropLedgerLocked(id)
+}
+
+func (m *Manager) dropLedgerLocked(id log.PartitionID) {
+	l := m.ledgers[id]
+	if l == nil || m.parts[id] != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unused() && l.proposal == nil {
+		delete(m.ledgers, id)
+	}
+}
+
 // take applies an event to a ledger. wait is true if it is kept for when the state has
 // been read from a manifest. Requires: ledger.mu.
 func (m *Manager) take(l *ledger, c Committed, e Event) (v Verdict, wait bool, err error) {
-	if !l.pinned {
+	if !l.pinned && !l.gone && (l.state.opened || e.Seq == 0) {
 		l.pin, l.pinned = c.Offset, true
+	}
+	if _, ok := e.Body.(Forgotten); ok && (m.tentative.Load() || l.missing != nil) {
+		// As with a checkpoint, its word counts; and what a manifest had is of no use.
+		newest := &l.state
+		if l.missing != nil {
+			newest = &l.missing.newest
+		}
+		if newest.newer(e) {
+			l.state = State{opened: true, deleted: true, epoch: e.Epoch, seq: e.Seq}
+			l.forget()
+			return Applied, false, nil
+		}
 	}
 	cp, ok := e.Body.(Checkpoint)
 	if ok && (m.tentative.Load() || l.missing != nil) {
@@ -557,6 +622,9 @@ func (m *Manager) take(l *ledger, c Committed, e Event) (v Verdict, wait bool, e
 		}
 		if newest.newer(e) {
 			if cp.State == nil {
+				if !l.pinned {
+					l.pin, l.pinned = c.Offset, true
+				}
 				l.missing = &missingState{event: e, at: c, newest: State{opened: true, epoch: e.Epoch, seq: e.Seq}}
 				l.unclear.Store(true)
 				m.load(l)
@@ -579,6 +647,8 @@ func (m *Manager) take(l *ledger, c Committed, e Event) (v Verdict, wait bool, e
 		return v, false, fmt.Errorf("%w: the state of partition %v here is not that of its checkpoint", ErrCorrupt, e.Partition)
 	case ok && v == Applied:
 		l.checkpointed(c.Offset)
+	case v == Applied && e.Body.kind() == kindForgotten:
+		l.forget()
 	case v.Taken() && e.Seq > 0: // a barrier alone makes no checkpoint worth while
 		l.since++
 	}
@@ -599,6 +669,13 @@ func (m *Manager) gap(c Committed, e Event) {
 // checkpointed notes that a checkpoint counts. Requires: ledger.mu.
 func (l *ledger) checkpointed(at log.Offset) {
 	l.pin, l.pinned, l.since, l.saved = at, true, 0, time.Now()
+	l.missing = nil
+	l.unclear.Store(false)
+}
+
+// forget notes that nothing of the partition is needed any more. Requires: ledger.mu.
+func (l *ledger) forget() {
+	l.gone, l.pinned, l.since = true, false, 0
 	l.missing = nil
 	l.unclear.Store(false)
 }

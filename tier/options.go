@@ -28,6 +28,9 @@ const (
 
 	DefaultDiskCacheReserveBytes int64 = 256 << 20
 
+	DefaultBackupWindow time.Duration = 7 * 24 * time.Hour
+	DefaultReaderGrace  time.Duration = 10 * time.Minute
+
 	DefaultCheckpointEvents   int           = 1000
 	DefaultCheckpointInterval time.Duration = 10 * time.Minute
 )
@@ -108,6 +111,22 @@ type Options struct {
 	// object deleted. What UploadBytesPerSecond can make it wait comes on top.
 	// Default DefaultUploadDeadline.
 	UploadDeadline time.Duration
+
+	// BackupWindow is how long the objects of ranges that the log start has passed, or
+	// whose topic was deleted, are kept, so that [Chain.Restore] can bring them back.
+	// The event that deletes the range carries the time; a later change does not move
+	// it. Default DefaultBackupWindow; negative means none.
+	BackupWindow time.Duration
+
+	// ReaderGrace is how long they are kept at least, for readers on nodes that have
+	// not heard of it yet. Default DefaultReaderGrace; negative means none.
+	ReaderGrace time.Duration
+
+	// Deleted says of a topic whether it was deleted, for good, and in which epoch what
+	// is left of each of its partitions is cleaned up: above each epoch in which the
+	// partition was ever led, and never used otherwise. The node that speaks for the
+	// cluster (see Writer) does that. Deleted must not block. Nil means that none was.
+	Deleted func(log.TopicID) (epochs []log.Epoch, ok bool)
 
 	// Interval is the time between two passes over all partitions for retention,
 	// ageing and whatever was missed; many partitions are spread over it. What a kick
@@ -261,6 +280,9 @@ func (o Options) withDefaults() (Options, error) {
 	check(o.UploadBytesPerSecond == 0 || o.UploadBytesPerSecond >= 1<<10, "Options.UploadBytesPerSecond is %d, want 0 or at least 1 KiB", o.UploadBytesPerSecond)
 	def(&o.UploadDeadline, DefaultUploadDeadline)
 	check(o.UploadDeadline > 0, "Options.UploadDeadline is %v", o.UploadDeadline)
+	def(&o.BackupWindow, DefaultBackupWindow)
+	def(&o.ReaderGrace, DefaultReaderGrace)
+	check(o.BackupWindow <= maxKeep && o.ReaderGrace <= maxKeep, "Options.BackupWindow is %v and ReaderGrace %v, want at most %v", o.BackupWindow, o.ReaderGrace, maxKeep)
 	def(&o.Interval, DefaultInterval)
 	check(o.Interval > 0, "Options.Interval is %v", o.Interval)
 	def(&o.StoreTimeout, DefaultStoreTimeout)
@@ -280,6 +302,19 @@ func (o Options) withDefaults() (Options, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return o, errors.Join(errs...)
+}
+
+// maxKeep keeps times within what events can carry.
+const maxKeep = 100 * 365 * 24 * time.Hour
+
+// keepUntil returns how long objects are kept that are deleted now, for events; zero
+// if they are not.
+func (o *Options) keepUntil(now time.Time) time.Time {
+	keep := max(o.BackupWindow, o.ReaderGrace)
+	if keep <= 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(now.Add(keep).UnixMilli())
 }
 
 // MaxPrefixBytes bounds [Options].Prefix.

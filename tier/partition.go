@@ -18,7 +18,7 @@ import (
 type Partition struct {
 	m      *Manager
 	id     log.PartitionID
-	log    *log.Log
+	log    *log.Log // nil: it stands for what is left of a deleted topic, see remains.go
 	read   batchReader
 	ledger *ledger
 	ctx    context.Context // ends with Close
@@ -58,10 +58,12 @@ type leadership struct {
 	failures     int // of uploads, in a row
 	uploadAt     time.Time
 	deleted      map[ID]time.Time // pending deletions that the store confirmed
+	refused      map[ID]refusal   // and those that it failed to do
 	delFailed    int              // failures of deletions in a row
 	deleteAt     time.Time
 	trims        []*trimRequest
 	checkpointAt time.Time // not before: the store refused a manifest
+	sweepAt      time.Time // not before: the last sweep of what is left of a deleted topic
 	manifests    []ID      // that newer ones have replaced; deleted when there is an occasion
 }
 
@@ -96,7 +98,7 @@ func (p *Partition) Lead(epoch log.Epoch) {
 			return
 		}
 		if old == nil {
-			l := &leadership{epoch: epoch, token: make(chan struct{}, 1), deleted: map[ID]time.Time{}}
+			l := &leadership{epoch: epoch, token: make(chan struct{}, 1), deleted: map[ID]time.Time{}, refused: map[ID]refusal{}}
 			l.token <- struct{}{}
 			l.ctx, l.cancel = context.WithCancelCause(p.ctx)
 			p.lead, p.last = l, l
@@ -138,7 +140,10 @@ func (p *Partition) Close() {
 	m.mu.Lock()
 	if !p.closed {
 		p.closed = true
-		delete(m.parts, p.id)
+		if m.parts[p.id] == p {
+			delete(m.parts, p.id)
+			m.dropLedgerLocked(p.id)
+		}
 		if p.heapIndex >= 0 {
 			m.removeDueLocked(p)
 		}

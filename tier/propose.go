@@ -170,7 +170,7 @@ func (p *Partition) stranger(lead *leadership) error {
 	lead.strangers++
 	n := lead.strangers
 	p.m.mu.Unlock()
-	if n > strangersAllowed {
+	if n > strangersAllowed && p.log != nil {
 		return p.endLead(lead, ErrTwoWriters)
 	}
 	return errStranger

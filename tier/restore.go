@@ -239,6 +239,10 @@ type RestoreOptions struct {
 	// Store has the objects.
 	Store ObjectStore
 
+	// From is the log start to be: no record below it is readable in the restored log.
+	// 0 means the start of the chain, and so does anything below that.
+	From log.Offset
+
 	// To is the offset to stop at: no record at or above it is restored. It is rounded
 	// down to a batch. 0 means the end of the chain.
 	To log.Offset
@@ -255,10 +259,12 @@ type RestoreProgress struct {
 
 // Restore writes the chain's records into l, which must be empty, with their
 // offsets, epochs and times, and returns the offset after the last one when they are
-// durable. Every batch is checked. The log then has the chain's start as its log
-// start, and its producers as the batches leave them.
+// durable. Every batch is checked. The log then has the chain's start, or From, as its
+// log start, and its producers as the batches leave them. It may be of another topic
+// id: so what was deleted comes back under a name of its own, while its objects are
+// kept ([Options].BackupWindow).
 //
-// Errors: a log that is not empty; those of the store and of l. What was restored
+// Errors: a log that is not empty; log.ErrOffsetOutOfRange for a From above the chain; those of the store and of l. What was restored
 // before stays in l; [log.Log.Reset] empties it.
 func (c *Chain) Restore(ctx context.Context, l *log.Log, o RestoreOptions) (log.Offset, error) {
 	if len(c.Objects) == 0 {
@@ -269,10 +275,15 @@ func (c *Chain) Restore(ctx context.Context, l *log.Log, o RestoreOptions) (log.
 	}
 	var progress RestoreProgress
 	fresh := true
-	at := c.Start()
-	// begin empties the log at the chain's start; what came before is known by its
-	// epochs only.
-	begin := func(epochs []log.EpochStart) error {
+	at := max(c.Start(), o.From)
+	if o.From > c.Start() && (at >= c.End() || o.To > 0 && at >= o.To) {
+		return 0, fmt.Errorf("tier: restore of partition %v from %d to %d: %w: the chain has [%d, %d)",
+			c.Partition, o.From, o.To, log.ErrOffsetOutOfRange, c.Start(), c.End())
+	}
+	start := at
+	// begin empties the log where the first batch does, at most there where the log
+	// shall; what came before is known by its epochs only.
+	begin := func(at log.Offset, epochs []log.EpochStart) error {
 		fresh = false
 		n := slices.IndexFunc(epochs, func(e log.EpochStart) bool { return e.Start >= at })
 		if n < 0 {
@@ -285,7 +296,11 @@ func (c *Chain) Restore(ctx context.Context, l *log.Log, o RestoreOptions) (log.
 	}
 	err := c.walk(ctx, o.Store, at, o.To, func(b []byte, end log.Offset, epochs []log.EpochStart) error {
 		if fresh {
-			if err := begin(epochs); err != nil {
+			first, _, err := record.Next(b, maxBatchBytes)
+			if err != nil {
+				return err
+			}
+			if err := begin(first.BaseOffset(), epochs); err != nil {
 				return err
 			}
 		}
@@ -300,13 +315,16 @@ func (c *Chain) Restore(ctx context.Context, l *log.Log, o RestoreOptions) (log.
 		return nil
 	})
 	if err == nil && fresh {
-		err = begin(nil)
+		err = begin(at, nil)
 	}
 	if err != nil {
 		return at, err
 	}
 	if _, err := l.Sync(ctx); err != nil {
 		return at, err
+	}
+	if start > l.Start() {
+		return at, l.TrimTo(ctx, start)
 	}
 	return at, nil
 }

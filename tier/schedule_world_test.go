@@ -283,7 +283,7 @@ func (w *world) boot(n *node) {
 		w.fail("node %d: %v", n.n, err)
 	}
 	o := tier.Options{
-		CheckpointEvents: 8, CheckpointInterval: 3 * time.Minute,
+		CheckpointEvents: 8, CheckpointInterval: 3 * time.Minute, BackupWindow: -1, ReaderGrace: -1,
 		Store: w.store, Events: w.events, Cluster: tier.ID{1}, Prefix: "p", ChunkBytes: 4 << 10, CacheBytes: 16 << 10,
 		UploadDeadline: uploadDeadline, Interval: time.Minute,
 		Logger: slog.New(slog.NewTextHandler(traceWriter{w, n.n}, nil)),

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -17,12 +18,13 @@ import (
 //
 //	size field
 //	4    magic "CWTS"
-//	2    version, 1
-//	1    1 if a barrier was taken, else 0
+//	2    version: 2 if what is marked so below is not 0, else 1
+//	1    1: a barrier was taken; 2: the topic was deleted (version 2)
 //	i    epoch of the last barrier
 //	u    sequence number of the last event taken in it
 //	u    log start
 //	u    tier end
+//	u    when no write without an event can be under way any more (version 2 only)
 //	u    number of lineage entries, then for each: u epoch, u start
 //	u    number of ranges, then for each:
 //	16     object id
@@ -36,6 +38,7 @@ import (
 //	i      highest record time, minus that of the range before
 //	i      time of sealing, minus that of the range before
 //	u      until when another write of it may land, 0 for never
+//	u      until when it is kept though nobody may read it (version 2 only)
 //	u    number of pending objects, then for each:
 //	16     object id
 //	u      base
@@ -50,6 +53,10 @@ const (
 	stateMagic   = "CWTS"
 	stateVersion = 1
 
+	// stateVersionKeep is of a state that an earlier release can't have: all others
+	// keep the bytes, and so the hash, that they have always had.
+	stateVersionKeep = 2
+
 	// minRangeBytes and minPendingBytes are the least that an entry takes: a count
 	// is believed only as far as there are bytes for it.
 	minRangeBytes   = 16 + 4 + 8
@@ -62,22 +69,44 @@ const (
 	pendingFinished
 )
 
+const (
+	stateOpened = 1 << iota
+	stateDeleted
+)
+
+// keeps says whether a state needs version 2. Ranges below the log start come first,
+// and their times of keeping are not in order.
+func (s *State) keeps() bool {
+	return s.deleted || slices.ContainsFunc(s.ranges[:s.live], func(r Range) bool { return r.untilMs != 0 })
+}
+
 // encode appends the state's bytes to b.
 func (s *State) encode(b []byte) []byte {
 	at := len(b)
 	b = append(b, stateMagic...)
-	b = binary.BigEndian.AppendUint16(b, stateVersion)
-	if s.opened {
-		b = append(b, 1)
-	} else {
-		b = append(b, 0)
+	keeps := s.keeps()
+	version := uint16(stateVersion)
+	if keeps {
+		version = stateVersionKeep
 	}
+	b = binary.BigEndian.AppendUint16(b, version)
+	flags := byte(0)
+	if s.opened {
+		flags |= stateOpened
+	}
+	if s.deleted {
+		flags |= stateDeleted
+	}
+	b = append(b, flags)
 	u := func(v int64) { b = binary.AppendUvarint(b, uint64(v)) }
 	i := func(v int64) { b = binary.AppendVarint(b, v) }
 	i(int64(s.epoch))
 	b = binary.AppendUvarint(b, s.seq)
 	u(int64(s.logStart))
 	u(int64(s.tierEnd))
+	if keeps {
+		u(s.quietMs)
+	}
 	u(int64(len(s.lineage)))
 	for _, e := range s.lineage {
 		u(int64(e.Epoch))
@@ -97,6 +126,9 @@ func (s *State) encode(b []byte) []byte {
 		i(r.maxTimestampMs - below.maxTimestampMs)
 		i(r.sealedMs - below.sealedMs)
 		u(r.lingersMs)
+		if keeps {
+			u(r.untilMs)
+		}
 		below = r
 	}
 	u(int64(len(s.pending)))
@@ -200,18 +232,23 @@ func decodeState(b []byte) (*State, error) {
 	if crc32.Checksum(b[:len(b)-4], castagnoli) != binary.BigEndian.Uint32(b[len(b)-4:]) {
 		return bad("wrong checksum")
 	}
-	if v := binary.BigEndian.Uint16(b[4:]); v != stateVersion {
-		return nil, &VersionError{What: "tier state", Version: int(v)}
+	version := binary.BigEndian.Uint16(b[4:])
+	if version < stateVersion || version > stateVersionKeep {
+		return nil, &VersionError{What: "tier state", Version: int(version)}
 	}
+	keeps := version == stateVersionKeep
 	r := &stateReader{b: b[7 : len(b)-4]}
-	s := &State{opened: b[6] == 1}
-	if b[6] > 1 {
-		return bad("flag %d", b[6])
+	s := &State{opened: b[6]&stateOpened != 0, deleted: b[6]&stateDeleted != 0}
+	if b[6] > stateOpened|stateDeleted || s.deleted && (!keeps || !s.opened) {
+		return bad("flags %d", b[6])
 	}
 	epoch := r.i()
 	s.epoch, s.seq = log.Epoch(epoch), r.u64()
 	s.logStart, s.tierEnd = log.Offset(r.u()), log.Offset(r.u())
-	if r.bad || epoch < 0 || epoch > 1<<31-1 || s.tierEnd < s.logStart || !s.opened && (epoch != 0 || s.seq != 0) {
+	if keeps {
+		s.quietMs = r.u()
+	}
+	if r.bad || s.quietMs > maxTimeMillis || !s.deleted && s.quietMs != 0 || s.deleted && s.logStart != s.tierEnd || epoch < 0 || epoch > 1<<31-1 || s.tierEnd < s.logStart || !s.opened && (epoch != 0 || s.seq != 0) {
 		return bad("epoch %d, sequence %d, [%d, %d)", epoch, s.seq, s.logStart, s.tierEnd)
 	}
 	for range r.count(2) {
@@ -237,9 +274,13 @@ func decodeState(b []byte) (*State, error) {
 		x.maxTimestampMs = below.maxTimestampMs + r.i()
 		x.sealedMs = below.sealedMs + r.i()
 		x.lingersMs = r.u()
+		if keeps {
+			x.untilMs = r.u()
+		}
 		_, twice := s.held[x.ID]
 		if r.bad || twice || x.Base < 0 || x.End <= x.Base || x.End <= below.End || x.End > s.tierEnd ||
-			x.BatchBytes > maxObjectBytes || x.ObjectBytes > maxObjectBytes || x.TailBytes >= x.ObjectBytes {
+			x.BatchBytes > maxObjectBytes || x.ObjectBytes > maxObjectBytes || x.TailBytes >= x.ObjectBytes ||
+			x.untilMs > maxTimeMillis || x.untilMs != 0 && x.End > s.logStart {
 			return bad("range %d", len(s.ranges))
 		}
 		s.held[x.ID] = struct{}{}
@@ -273,6 +314,9 @@ func decodeState(b []byte) (*State, error) {
 	}
 	if len(s.ranges) == 0 {
 		s.ranges = nil
+	}
+	if keeps != s.keeps() {
+		return bad("version %d", version)
 	}
 	return s, nil
 }

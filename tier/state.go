@@ -24,6 +24,7 @@ type Range struct {
 	// Half the size of time.Time each: there may be 100 000 ranges.
 	maxTimestampMs, sealedMs int64
 	lingersMs                int64 // until when another write of the object may land; 0: none can
+	untilMs                  int64 // until when the object is kept though nobody may read it; 0: no wish
 }
 
 // MaxTimestamp is the newest record time in the range, as its producers set it.
@@ -32,6 +33,10 @@ func (r Range) MaxTimestamp() time.Time { return time.UnixMilli(r.maxTimestampMs
 // Sealed is when the uploader's segment was sealed, the time that retention by
 // age goes by: a record's own time can be wrong in both directions.
 func (r Range) Sealed() time.Time { return time.UnixMilli(r.sealedMs) }
+
+// Until is how long the object of a range below the log start is kept; zero if no
+// event says so.
+func (r Range) Until() time.Time { return timeFromMs(r.untilMs) }
 
 // A Pending is an object that may exist and counts for nothing: an upload that
 // has not finished, or a deletion that has not.
@@ -60,6 +65,9 @@ type State struct {
 
 	// Invariant: no id is both here and in ranges. In the order of their events.
 	pending []Pending
+
+	deleted bool  // a Deleted event was taken; logStart is tierEnd since then
+	quietMs int64 // of that event
 
 	manifest ID // of the last checkpoint; zero if that had the state itself
 
@@ -113,6 +121,34 @@ func (s *State) Ranges() []Range { return slices.Clone(s.ranges[s.live:]) }
 // deletion has not begun, in order.
 func (s *State) Expired(max int) []Range { return slices.Clone(s.ranges[:min(s.live, max)]) }
 
+// Deleted says whether the partition's topic was deleted.
+func (s *State) Deleted() bool { return s.deleted }
+
+// Kept returns the ranges wholly below the log start whose objects are still kept, in
+// order: what a restore can bring back. [Range.Until] says how long.
+func (s *State) Kept() []Range {
+	return slices.DeleteFunc(slices.Clone(s.ranges[:s.live]), func(r Range) bool { return r.untilMs == 0 })
+}
+
+// due returns up to max ranges whose deletion may begin now, oldest first, and if
+// there is room for more, when the next one's may. They go in order: one whose time
+// has come waits for those before it.
+func (s *State) due(now time.Time, max int) (ranges []Range, next time.Time) {
+	for _, r := range s.ranges[:s.live] {
+		if len(ranges) >= max {
+			break
+		}
+		if until := r.Until(); until.After(now) {
+			return ranges, until
+		}
+		ranges = append(ranges, r)
+	}
+	return ranges, time.Time{}
+}
+
+// empty says whether no object is known that may be in the store, but for a manifest.
+func (s *State) empty() bool { return len(s.ranges) == 0 && len(s.pending) == 0 }
+
 // Pending returns a copy of the unfinished uploads and deletions, oldest first.
 func (s *State) Pending() []Pending { return slices.Clone(s.pending) }
 
@@ -148,12 +184,15 @@ const (
 	RefusedLogStart                 // not an advance of the log start
 	RefusedPartition                // of another partition
 	RefusedState                    // a checkpoint of another state than this one
+	RefusedDeleted                  // the topic was deleted
+	RefusedKept                     // something of the partition is still in the store
 	verdicts                        // their number
 )
 
 var verdictNames = [verdicts]string{
 	"applied", "ignored: epoch", "ignored: sequence", "ignored: barrier", "refused: id", "refused: phase",
 	"refused: gap", "refused: lineage", "refused: live range", "refused: log start", "refused: partition", "refused: state",
+	"refused: deleted", "refused: kept",
 }
 
 // String names the verdict.
@@ -207,6 +246,12 @@ func (s *State) Apply(e Event) Verdict {
 		return Applied
 	}
 	s.seq++
+	if s.deleted {
+		switch e.Body.(type) {
+		case CopyStarted, CopyFinished, LogStart, Deleted:
+			return RefusedDeleted
+		}
+	}
 	switch b := e.Body.(type) {
 	case CopyStarted:
 		return s.copyStarted(e.Epoch, b)
@@ -218,6 +263,17 @@ func (s *State) Apply(e Event) Verdict {
 		return s.deleteFinished(b)
 	case LogStart:
 		return s.moveLogStart(b)
+	case Deleted:
+		s.quietMs = timeToMs(b.Quiet)
+		s.passRanges(s.tierEnd, b.Until)
+		s.logStart, s.deleted = s.tierEnd, true
+		return Applied
+	case Forgotten:
+		if !s.deleted || !s.empty() {
+			return RefusedKept
+		}
+		s.manifest, s.lineage = ID{}, nil
+		return Applied
 	}
 	panic(fmt.Sprintf("tier: event body %T was not decoded", e.Body))
 }
@@ -367,10 +423,7 @@ func (s *State) moveLogStart(b LogStart) Verdict {
 	}
 	s.logStart = b.Start
 	s.tierEnd = max(s.tierEnd, b.Start)
-	for s.live < len(s.ranges) && s.ranges[s.live].End <= s.logStart {
-		s.liveBytes -= s.ranges[s.live].BatchBytes
-		s.live++
-	}
+	s.passRanges(s.logStart, b.Until)
 	// The entry that covers the log start stays.
 	i := 0
 	for i+1 < len(s.lineage) && s.lineage[i+1].Start <= s.logStart {
@@ -380,6 +433,16 @@ func (s *State) moveLogStart(b LogStart) Verdict {
 		s.lineage = slices.Clone(s.lineage[i:])
 	}
 	return Applied
+}
+
+// passRanges takes the ranges wholly below start out of what is readable.
+func (s *State) passRanges(start log.Offset, until time.Time) {
+	for s.live < len(s.ranges) && s.ranges[s.live].End <= start {
+		r := &s.ranges[s.live]
+		r.untilMs = timeToMs(until)
+		s.liveBytes -= r.BatchBytes
+		s.live++
+	}
 }
 
 // Clone returns an independent copy.
@@ -394,6 +457,7 @@ func (s *State) Clone() *State {
 // Equal says whether two states are the same.
 func (s *State) Equal(o *State) bool {
 	return s.Epoch() == o.Epoch() && s.seq == o.seq && s.logStart == o.logStart && s.tierEnd == o.tierEnd && s.manifest == o.manifest &&
+		s.deleted == o.deleted && s.quietMs == o.quietMs &&
 		slices.Equal(s.lineage, o.lineage) && slices.Equal(s.ranges, o.ranges) && s.live == o.live &&
 		slices.EqualFunc(s.pending, o.pending, func(a, b Pending) bool {
 			ad, bd := a.Deadline, b.Deadline

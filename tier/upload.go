@@ -272,7 +272,7 @@ func (o *Options) uploadTime(n int64) time.Duration {
 }
 
 // mayStart says whether a new object may come into being: not while one that was
-// given up has not been deleted once. So a store that is down for days gathers one
+// given up has not been deleted once, or refused to be time and again. So a store that is down for days gathers one
 // unfinished upload per leader, not one per try.
 func (p *Partition) mayStart(lead *leadership) bool {
 	p.ledger.mu.RLock()
@@ -281,7 +281,7 @@ func (p *Partition) mayStart(lead *leadership) bool {
 	p.m.mu.Lock()
 	defer p.m.mu.Unlock()
 	for _, c := range pending {
-		if !c.Finished && lead.deleted[c.ID].IsZero() {
+		if !c.Finished && lead.deleted[c.ID].IsZero() && !lead.refused[c.ID].parked() {
 			return false
 		}
 	}

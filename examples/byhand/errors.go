@@ -26,6 +26,11 @@ var (
 	// the call began. Nothing happened.
 	ErrUnknownTopic = errors.New("cordwood: unknown topic")
 
+	// ErrTopicDeleted says that the topic was deleted while the call, or the
+	// [Producer], was at work on it. It comes with [ErrUnknownTopic]. What the call
+	// would have done has not happened, unless it also says *[IndeterminateError].
+	ErrTopicDeleted = metadata.ErrTopicDeleted
+
 	// ErrUnknownPartition says that the topic has no partition of that number.
 	// Nothing happened.
 	ErrUnknownPartition = errors.New("cordwood: unknown partition")

@@ -119,6 +119,13 @@ type Options struct {
 	// freshly sealed segment is uploaded at once. Default 2 sessions.
 	TierInterval time.Duration
 
+	// BackupWindow is how long the objects of deleted records stay in Store, so that a
+	// restore can bring them back; default [tier.DefaultBackupWindow], negative means
+	// not at all. ReaderGrace is how long they stay at least, for readers that have not
+	// heard of it yet; default [tier.DefaultReaderGrace], negative means not at all.
+	BackupWindow time.Duration
+	ReaderGrace  time.Duration
+
 	// CacheBytes bounds the memory for chunks read back from the store; default
 	// [DefaultCacheBytes].
 	CacheBytes int64

@@ -39,6 +39,8 @@ type Event struct {
 	//	*Event_DeleteFinished
 	//	*Event_LogStart
 	//	*Event_Checkpoint
+	//	*Event_Deleted
+	//	*Event_Forgotten
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -172,6 +174,24 @@ func (x *Event) GetCheckpoint() *Checkpoint {
 	return nil
 }
 
+func (x *Event) GetDeleted() *Deleted {
+	if x != nil {
+		if x, ok := x.Body.(*Event_Deleted); ok {
+			return x.Deleted
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetForgotten() *Forgotten {
+	if x != nil {
+		if x, ok := x.Body.(*Event_Forgotten); ok {
+			return x.Forgotten
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -204,6 +224,14 @@ type Event_Checkpoint struct {
 	Checkpoint *Checkpoint `protobuf:"bytes,22,opt,name=checkpoint,proto3,oneof"`
 }
 
+type Event_Deleted struct {
+	Deleted *Deleted `protobuf:"bytes,23,opt,name=deleted,proto3,oneof"`
+}
+
+type Event_Forgotten struct {
+	Forgotten *Forgotten `protobuf:"bytes,24,opt,name=forgotten,proto3,oneof"`
+}
+
 func (*Event_Barrier) isEvent_Body() {}
 
 func (*Event_CopyStarted) isEvent_Body() {}
@@ -217,6 +245,10 @@ func (*Event_DeleteFinished) isEvent_Body() {}
 func (*Event_LogStart) isEvent_Body() {}
 
 func (*Event_Checkpoint) isEvent_Body() {}
+
+func (*Event_Deleted) isEvent_Body() {}
+
+func (*Event_Forgotten) isEvent_Body() {}
 
 type Barrier struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -574,6 +606,7 @@ type LogStart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Start         int64                  `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"`
 	Cause         *Cause                 `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	UntilMs       int64                  `protobuf:"varint,3,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"` // Unix milliseconds; objects of ranges that it passes are kept until then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -622,6 +655,101 @@ func (x *LogStart) GetCause() *Cause {
 	return nil
 }
 
+func (x *LogStart) GetUntilMs() int64 {
+	if x != nil {
+		return x.UntilMs
+	}
+	return 0
+}
+
+type Deleted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	UntilMs       int64                  `protobuf:"varint,1,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"` // objects of readable ranges are kept until then
+	QuietMs       int64                  `protobuf:"varint,2,opt,name=quiet_ms,json=quietMs,proto3" json:"quiet_ms,omitempty"` // from then on no write of an earlier leader can be under way
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Deleted) Reset() {
+	*x = Deleted{}
+	mi := &file_tier_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Deleted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Deleted) ProtoMessage() {}
+
+func (x *Deleted) ProtoReflect() protoreflect.Message {
+	mi := &file_tier_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Deleted.ProtoReflect.Descriptor instead.
+func (*Deleted) Descriptor() ([]byte, []int) {
+	return file_tier_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Deleted) GetUntilMs() int64 {
+	if x != nil {
+		return x.UntilMs
+	}
+	return 0
+}
+
+func (x *Deleted) GetQuietMs() int64 {
+	if x != nil {
+		return x.QuietMs
+	}
+	return 0
+}
+
+type Forgotten struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Forgotten) Reset() {
+	*x = Forgotten{}
+	mi := &file_tier_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Forgotten) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Forgotten) ProtoMessage() {}
+
+func (x *Forgotten) ProtoReflect() protoreflect.Message {
+	mi := &file_tier_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Forgotten.ProtoReflect.Descriptor instead.
+func (*Forgotten) Descriptor() ([]byte, []int) {
+	return file_tier_proto_rawDescGZIP(), []int{9}
+}
+
 type Cause struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          int32                  `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -634,7 +762,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_tier_proto_msgTypes[8]
+	mi := &file_tier_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -646,7 +774,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_tier_proto_msgTypes[8]
+	mi := &file_tier_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -659,7 +787,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_tier_proto_rawDescGZIP(), []int{8}
+	return file_tier_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Cause) GetKind() int32 {
@@ -702,7 +830,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_tier_proto_msgTypes[9]
+	mi := &file_tier_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -714,7 +842,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_tier_proto_msgTypes[9]
+	mi := &file_tier_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -727,7 +855,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_tier_proto_rawDescGZIP(), []int{9}
+	return file_tier_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Checkpoint) GetState() []byte {
@@ -763,7 +891,7 @@ var File_tier_proto protoreflect.FileDescriptor
 const file_tier_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"tier.proto\x12\x10cordwood.tier.v1\"\xbf\x04\n" +
+	"tier.proto\x12\x10cordwood.tier.v1\"\xb3\x05\n" +
 	"\x05Event\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\fR\x05topic\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12\x14\n" +
@@ -777,7 +905,9 @@ const file_tier_proto_rawDesc = "" +
 	"\tlog_start\x18\x15 \x01(\v2\x1a.cordwood.tier.v1.LogStartH\x00R\blogStart\x12>\n" +
 	"\n" +
 	"checkpoint\x18\x16 \x01(\v2\x1c.cordwood.tier.v1.CheckpointH\x00R\n" +
-	"checkpointB\x06\n" +
+	"checkpoint\x125\n" +
+	"\adeleted\x18\x17 \x01(\v2\x19.cordwood.tier.v1.DeletedH\x00R\adeleted\x12;\n" +
+	"\tforgotten\x18\x18 \x01(\v2\x1b.cordwood.tier.v1.ForgottenH\x00R\tforgottenB\x06\n" +
 	"\x04body\"\t\n" +
 	"\aBarrier\"d\n" +
 	"\vCopyStarted\x12\x0e\n" +
@@ -805,10 +935,15 @@ const file_tier_proto_rawDesc = "" +
 	"\rDeleteStarted\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\fR\x03ids\"\"\n" +
 	"\x0eDeleteFinished\x12\x10\n" +
-	"\x03ids\x18\x01 \x03(\fR\x03ids\"O\n" +
+	"\x03ids\x18\x01 \x03(\fR\x03ids\"j\n" +
 	"\bLogStart\x12\x14\n" +
 	"\x05start\x18\x01 \x01(\x03R\x05start\x12-\n" +
-	"\x05cause\x18\x02 \x01(\v2\x17.cordwood.tier.v1.CauseR\x05cause\"k\n" +
+	"\x05cause\x18\x02 \x01(\v2\x17.cordwood.tier.v1.CauseR\x05cause\x12\x19\n" +
+	"\buntil_ms\x18\x03 \x01(\x03R\auntilMs\"?\n" +
+	"\aDeleted\x12\x19\n" +
+	"\buntil_ms\x18\x01 \x01(\x03R\auntilMs\x12\x19\n" +
+	"\bquiet_ms\x18\x02 \x01(\x03R\aquietMs\"\v\n" +
+	"\tForgotten\"k\n" +
 	"\x05Cause\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\x05R\x04kind\x12\x1f\n" +
 	"\vlimit_bytes\x18\x02 \x01(\x03R\n" +
@@ -834,7 +969,7 @@ func file_tier_proto_rawDescGZIP() []byte {
 	return file_tier_proto_rawDescData
 }
 
-var file_tier_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_tier_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_tier_proto_goTypes = []any{
 	(*Event)(nil),          // 0: cordwood.tier.v1.Event
 	(*Barrier)(nil),        // 1: cordwood.tier.v1.Barrier
@@ -844,24 +979,28 @@ var file_tier_proto_goTypes = []any{
 	(*DeleteStarted)(nil),  // 5: cordwood.tier.v1.DeleteStarted
 	(*DeleteFinished)(nil), // 6: cordwood.tier.v1.DeleteFinished
 	(*LogStart)(nil),       // 7: cordwood.tier.v1.LogStart
-	(*Cause)(nil),          // 8: cordwood.tier.v1.Cause
-	(*Checkpoint)(nil),     // 9: cordwood.tier.v1.Checkpoint
+	(*Deleted)(nil),        // 8: cordwood.tier.v1.Deleted
+	(*Forgotten)(nil),      // 9: cordwood.tier.v1.Forgotten
+	(*Cause)(nil),          // 10: cordwood.tier.v1.Cause
+	(*Checkpoint)(nil),     // 11: cordwood.tier.v1.Checkpoint
 }
 var file_tier_proto_depIdxs = []int32{
-	1, // 0: cordwood.tier.v1.Event.barrier:type_name -> cordwood.tier.v1.Barrier
-	2, // 1: cordwood.tier.v1.Event.copy_started:type_name -> cordwood.tier.v1.CopyStarted
-	3, // 2: cordwood.tier.v1.Event.copy_finished:type_name -> cordwood.tier.v1.CopyFinished
-	5, // 3: cordwood.tier.v1.Event.delete_started:type_name -> cordwood.tier.v1.DeleteStarted
-	6, // 4: cordwood.tier.v1.Event.delete_finished:type_name -> cordwood.tier.v1.DeleteFinished
-	7, // 5: cordwood.tier.v1.Event.log_start:type_name -> cordwood.tier.v1.LogStart
-	9, // 6: cordwood.tier.v1.Event.checkpoint:type_name -> cordwood.tier.v1.Checkpoint
-	4, // 7: cordwood.tier.v1.CopyFinished.lineage:type_name -> cordwood.tier.v1.EpochStart
-	8, // 8: cordwood.tier.v1.LogStart.cause:type_name -> cordwood.tier.v1.Cause
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	1,  // 0: cordwood.tier.v1.Event.barrier:type_name -> cordwood.tier.v1.Barrier
+	2,  // 1: cordwood.tier.v1.Event.copy_started:type_name -> cordwood.tier.v1.CopyStarted
+	3,  // 2: cordwood.tier.v1.Event.copy_finished:type_name -> cordwood.tier.v1.CopyFinished
+	5,  // 3: cordwood.tier.v1.Event.delete_started:type_name -> cordwood.tier.v1.DeleteStarted
+	6,  // 4: cordwood.tier.v1.Event.delete_finished:type_name -> cordwood.tier.v1.DeleteFinished
+	7,  // 5: cordwood.tier.v1.Event.log_start:type_name -> cordwood.tier.v1.LogStart
+	11, // 6: cordwood.tier.v1.Event.checkpoint:type_name -> cordwood.tier.v1.Checkpoint
+	8,  // 7: cordwood.tier.v1.Event.deleted:type_name -> cordwood.tier.v1.Deleted
+	9,  // 8: cordwood.tier.v1.Event.forgotten:type_name -> cordwood.tier.v1.Forgotten
+	4,  // 9: cordwood.tier.v1.CopyFinished.lineage:type_name -> cordwood.tier.v1.EpochStart
+	10, // 10: cordwood.tier.v1.LogStart.cause:type_name -> cordwood.tier.v1.Cause
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_tier_proto_init() }
@@ -877,6 +1016,8 @@ func file_tier_proto_init() {
 		(*Event_DeleteFinished)(nil),
 		(*Event_LogStart)(nil),
 		(*Event_Checkpoint)(nil),
+		(*Event_Deleted)(nil),
+		(*Event_Forgotten)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -884,7 +1025,7 @@ func file_tier_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tier_proto_rawDesc), len(file_tier_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
