@@ -56,7 +56,8 @@
 //  6. A reader gets local bytes where they are local, and cold ones through a cache
 //     where they are not, and never notices the seam.
 //  7. Retention moves the log start: first as a committed fact, then by deleting
-//     objects.
+//     objects, after [Options].BackupWindow. [Tenant.DeleteTopic] does the same to a
+//     whole topic.
 //
 // # Guarantees
 //

@@ -59,7 +59,8 @@ func checkpointDue(o *Options, since int, age time.Duration, behind int64, parti
 	return since > 0 || behind > int64(max(o.CheckpointEvents, 4*partitions))
 }
 
-// checkpoint writes the state into the tier log if it is time to, or at once.
+// checkpoint writes the state into the tier log if it is time to; at once, and then
+// without a manifest if that can be.
 func (p *Partition) checkpoint(lead *leadership, next *wish, atOnce bool) error {
 	m := p.m
 	m.mu.Lock()
@@ -84,7 +85,7 @@ func (p *Partition) checkpoint(lead *leadership, next *wish, atOnce bool) error 
 		next.add(retry)
 		return nil
 	}
-	v, err := p.proposeMade(lead, func() (Body, error) { return m.makeCheckpoint(lead.ctx, p.id, p.ledger) })
+	v, err := p.proposeMade(lead, func() (Body, error) { return m.makeCheckpoint(lead.ctx, p.id, p.ledger, atOnce) })
 	if errors.Is(err, errBusy) {
 		next.add(now.Add(m.o.MaxBackoff / 4))
 		return nil
@@ -119,11 +120,11 @@ var (
 )
 
 // makeCheckpoint encodes the state, and stores it first if it is too large for an event.
-func (m *Manager) makeCheckpoint(ctx context.Context, id log.PartitionID, l *ledger) (Checkpoint, error) {
+func (m *Manager) makeCheckpoint(ctx context.Context, id log.PartitionID, l *ledger, inline bool) (Checkpoint, error) {
 	l.mu.RLock()
 	c := l.state.checkpoint()
 	l.mu.RUnlock()
-	if c.Bytes <= m.o.inlineBytes {
+	if c.Bytes <= m.o.inlineBytes || inline && c.Bytes <= MaxInlineState {
 		return c, nil
 	}
 	if !m.ours() {

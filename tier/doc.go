@@ -40,7 +40,9 @@
 //     applied and its own high watermark, as local retention allows.
 //  6. Retention or a request commits a LogStart with its cause. Each replica trims its
 //     local log as it applies it; readers below get log.ErrOffsetOutOfRange.
-//  7. DeleteStarted is committed, then objects are deleted, then DeleteFinished. An
+//  7. The objects of what lies below the log start are kept for [Options].BackupWindow,
+//     at least for ReaderGrace: the event that deletes carries the time.
+//  8. DeleteStarted is committed, then objects are deleted, then DeleteFinished. An
 //     object whose upload may still be under way is deleted again after its deadline.
 //
 // # Guarantees
@@ -79,6 +81,22 @@
 // [Stats] says which one that is. A node keeps the states that it has read in a file;
 // one that was away for longer than the tier log goes back knows nothing until it has
 // read on from the checkpoints to the end.
+//
+// # Deleted topics
+//
+// [Options].Deleted says which topics were deleted, and in which epoch, that nobody has
+// led in, what is left of their partitions is cleared away. The node that speaks for the
+// cluster does so: it ends the epoch of the last leader by a barrier, commits a
+// [Deleted], deletes the objects when their time has come, and at last lists the
+// partition's prefix. Until that finds nothing the state stays, as the word that there
+// may be objects; then a [Forgotten] ends it. The node also writes the checkpoint of a
+// partition that holds up the tier log while nobody leads it.
+//
+// What was deleted can be had back while its objects are kept: [Chain.Restore] writes
+// them into a log of another topic id, from any offset on.
+//
+// An object that the store refuses to delete time and again is parked: it is tried again
+// now and then, holds up no other, and counts in [Stats].Parked.
 //
 // # Looking after the store
 //

@@ -234,7 +234,7 @@ func (m *Manager) unpin(ctx context.Context, id log.PartitionID, l *ledger) {
 	if !due {
 		return
 	}
-	c, err := m.makeCheckpoint(ctx, id, l)
+	c, err := m.makeCheckpoint(ctx, id, l, false)
 	l.mu.RLock()
 	same := l.state.epoch == e.Epoch && l.state.seq+1 == e.Seq
 	l.mu.RUnlock()

@@ -266,13 +266,13 @@ func (s *State) Apply(e Event) Verdict {
 	case Deleted:
 		s.quietMs = timeToMs(b.Quiet)
 		s.passRanges(s.tierEnd, b.Until)
-		s.logStart, s.deleted = s.tierEnd, true
+		s.logStart, s.deleted, s.lineage = s.tierEnd, true, nil
 		return Applied
 	case Forgotten:
 		if !s.deleted || !s.empty() {
 			return RefusedKept
 		}
-		s.manifest, s.lineage = ID{}, nil
+		s.manifest = ID{}
 		return Applied
 	}
 	panic(fmt.Sprintf("tier: event body %T was not decoded", e.Body))

@@ -26,9 +26,9 @@ var (
 	// the call began. Nothing happened.
 	ErrUnknownTopic = errors.New("cordwood: unknown topic")
 
-	// ErrTopicDeleted says that the topic was deleted while the call, or the
-	// [Producer], was at work on it. It comes with [ErrUnknownTopic]. What the call
-	// would have done has not happened, unless it also says *[IndeterminateError].
+	// ErrTopicDeleted says that there was such a topic, and that it was deleted, maybe
+	// while the call was under way. It comes with [ErrUnknownTopic]. Nothing happened,
+	// unless the error also says *[IndeterminateError].
 	ErrTopicDeleted = metadata.ErrTopicDeleted
 
 	// ErrUnknownPartition says that the topic has no partition of that number.

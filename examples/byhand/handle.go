@@ -186,6 +186,11 @@ func (t *Topic) lookup(ctx context.Context) (metadata.Topic, error) {
 	if topic, ok := c.meta.Image().TopicByName(t.tenant.id, t.name); ok {
 		return topic, nil
 	}
+	for d := range c.meta.Image().DeletedTopics() {
+		if d.Tenant == t.tenant.id && d.Name == t.name {
+			return metadata.Topic{}, fmt.Errorf("%w: %q of tenant %q: %w", ErrUnknownTopic, t.name, t.tenant.id, ErrTopicDeleted)
+		}
+	}
 	return metadata.Topic{}, fmt.Errorf("%w: %q of tenant %q", ErrUnknownTopic, t.name, t.tenant.id)
 }
 

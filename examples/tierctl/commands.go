@@ -93,10 +93,11 @@ func runAudit(ctx context.Context, o *options) (_ int, err error) {
 		Objects    int       `json:"objects"`
 		Bytes      int64     `json:"bytes"`
 		Pending    int       `json:"pending"`
+		Backup     int       `json:"backup"` // ranges that were deleted and are kept for now
 		Events     int       `json:"events"`
 		Clean      bool      `json:"clean"`
 		Findings   []finding `json:"findings"`
-	}{r.Partitions, r.Ranges, r.Objects, r.Bytes, r.Pending, r.Events, r.Clean(), []finding{}}
+	}{r.Partitions, r.Ranges, r.Objects, r.Bytes, r.Pending, r.Backup, r.Events, r.Clean(), []finding{}}
 	for _, f := range r.Findings {
 		out.Findings = append(out.Findings, p.finding(f))
 	}
@@ -267,6 +268,14 @@ func restoreFlags(f *flag.FlagSet, o *options) {
 		}
 		return err
 	})
+	f.Func("from", "restore records from this `offset` on (default: all)", func(s string) (err error) {
+		o.from, err = parseOffset(s)
+		return err
+	})
+	f.Func("as", "give the restored logs this topic `id` (default: their own)", func(s string) (err error) {
+		o.as, err = log.ParseTopicID(s)
+		return err
+	})
 	f.StringVar(&o.partition, "partition", "", "restore this `partition` only, as ls names it")
 	f.BoolVar(&o.force, "force", false, "restore although a cluster may be at work on the store")
 }
@@ -341,18 +350,22 @@ func runRestore(ctx context.Context, o *options) (_ int, err error) {
 }
 
 func (o *options) restore(ctx context.Context, p *place, c *tier.Chain) (r restored, err error) {
-	dir := filepath.Join(o.out, c.Partition.String())
+	id := c.Partition
+	if o.as != (log.TopicID{}) {
+		id.Topic = o.as
+	}
+	dir := filepath.Join(o.out, id.String())
 	if _, err := os.Stat(dir); err == nil {
 		return r, fmt.Errorf("%s is there already: remove it, or name another -out", dir)
 	}
-	l, err := log.Open(ctx, filepath.ToSlash(dir), log.Options{Partition: c.Partition})
+	l, err := log.Open(ctx, filepath.ToSlash(dir), log.Options{Partition: id})
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
 	show, clear := o.bar("restore " + p.name(c.Partition))
 	_, err = c.Restore(ctx, l, tier.RestoreOptions{
-		Store: p.store, To: log.Offset(o.to),
+		Store: p.store, From: log.Offset(o.from), To: log.Offset(o.to),
 		Progress: func(a tier.RestoreProgress) { show(int64(a.End-c.Start()), int64(c.End()-c.Start())) },
 	})
 	clear()

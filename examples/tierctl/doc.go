@@ -2,7 +2,7 @@
 //
 //	tierctl audit   (-dir D | -store DIR | -s3 URL) [-depth names|tails|bytes] [-json]
 //	tierctl sweep   -dir D [-dry-run] [-min-age 2h] [-force] [-json]
-//	tierctl restore (-dir D | -store DIR | -s3 URL) -out OUT [-to OFFSET] [-partition P] [-force] [-json]
+//	tierctl restore (-dir D | -store DIR | -s3 URL) -out OUT [-from OFFSET] [-to OFFSET] [-partition P] [-as ID] [-force] [-json]
 //	tierctl ls      (-dir D | -store DIR | -s3 URL) [-json]
 //	tierctl cat     (-dir D | -store DIR | -s3 URL) [-n N] [-partition P] OFFSET
 //
@@ -15,6 +15,9 @@
 //
 // restore writes one log directory for each partition below OUT from the store alone,
 // up to an offset: batches stay whole, so the end, which is printed, may lie below it.
+// What was deleted comes back too while its objects are kept, of a deleted topic by the
+// partition's name in ls; -from leaves out what lies below, and -as gives the logs the
+// id of a new topic.
 // What an interrupted restore leaves in OUT must be removed by hand. It refuses while a cluster is at work on the store (it says so there
 // each minute; ten minutes after the last time it counts as gone), unless -force.
 // sweep deletes objects of known partitions that no tier log knows, and spares those

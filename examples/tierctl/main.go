@@ -17,6 +17,8 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
+
+	"github.com/cordwood-io/cordwood/log"
 )
 
 func main() {
@@ -40,7 +42,8 @@ type options struct {
 	dryRun, force          bool
 	minAge                 time.Duration
 	out                    string
-	to                     int64
+	from, to               int64
+	as                     log.TopicID
 	partition              string
 	n                      int64
 	offset                 int64
