@@ -124,7 +124,7 @@ type AuditReport struct {
 	Others     int   // objects that are no segments: the owner's and the like
 	Pending    int   // uploads and deletions that have not finished; their objects may be there or not
 	Expired    int   // ranges below the log start whose deletion is due and has not begun
-	Backup     int   // ranges that were deleted and whose objects are kept for now, see [Options].BackupWindow
+	Backup     int   // ranges that were deleted and whose objects are kept a while, see [Options].BackupWindow
 	Findings   []Finding
 }
 

@@ -93,7 +93,7 @@ func runAudit(ctx context.Context, o *options) (_ int, err error) {
 		Objects    int       `json:"objects"`
 		Bytes      int64     `json:"bytes"`
 		Pending    int       `json:"pending"`
-		Backup     int       `json:"backup"` // ranges that were deleted and are kept for now
+		Backup     int       `json:"backup"` // ranges that were deleted and are kept a while
 		Events     int       `json:"events"`
 		Clean      bool      `json:"clean"`
 		Findings   []finding `json:"findings"`
