@@ -647,6 +647,7 @@ var cases = map[string]func(*testing.T){
 		}
 		r.close()
 	},
+	"RMQ-349": func(t *testing.T) { readWindow(t) },
 	"REDPANDA-18056": func(t *testing.T) {
 		r := newRig(t, tier.Options{})
 		r.close()

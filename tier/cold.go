@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime/pprof"
 	"sync"
 	"time"
@@ -33,6 +32,9 @@ type part struct {
 	tail    *objectTail // of the tail
 	batches []byte      // of a chunk
 	size    int64
+
+	guess   int64     // guarded by coldReader.mu: what it counts in guessed, 0 once somebody asked for it
+	guessed time.Time // when it came
 }
 
 // A flight is one fetch that any number of readers wait for.
@@ -40,10 +42,12 @@ type flight struct {
 	done chan struct{} // closed when part and err are set
 	part *part
 	err  error
+
+	guess int64 // guarded by coldReader.mu: as part.guess
 }
 
 // A coldReader fetches, checks and caches parts of objects. Lock order: mu is
-// taken last, and never held over a wait.
+// taken last but for those of the budgets, and never held over a wait.
 type coldReader struct {
 	o        *Options
 	life     context.Context // of the manager
@@ -51,6 +55,7 @@ type coldReader struct {
 	requests *budget
 	bytes    *budget
 	disk     *diskCache // or nil
+	widest   int        // readahead of one reader, in chunks
 
 	mu      sync.Mutex
 	closed  bool
@@ -58,6 +63,8 @@ type coldReader struct {
 	cache   map[partKey]*list.Element // of *part
 	recent  *list.List                // front: used last
 	cached  int64
+	guessed int64 // bytes that were fetched ahead and that nobody has asked for yet, and how many parts
+	guesses int
 	stats   coldStats
 }
 
@@ -67,7 +74,7 @@ type coldStats struct {
 
 func newColdReader(life context.Context, wg *sync.WaitGroup, o *Options) *coldReader {
 	return &coldReader{
-		o: o, life: life, wg: wg,
+		o: o, life: life, wg: wg, widest: widest(o),
 		requests: newBudget(int64(o.Reads)), bytes: newBudget(o.ReadBytes),
 		flights: map[partKey]*flight{}, cache: map[partKey]*list.Element{}, recent: list.New(),
 	}
@@ -86,13 +93,18 @@ func (c *coldReader) close() {
 func (c *coldReader) get(ctx context.Context, key partKey, load func(context.Context) (*part, error)) (*part, error) {
 	c.mu.Lock()
 	if e, ok := c.cache[key]; ok {
+		p := e.Value.(*part)
+		c.settleLocked(&p.guess)
 		c.recent.MoveToFront(e)
 		c.stats.hits++
 		c.mu.Unlock()
-		return e.Value.(*part), nil
+		return p, nil
 	}
 	c.stats.misses++
 	f, err := c.flightLocked(key, load)
+	if err == nil {
+		c.settleLocked(&f.guess)
+	}
 	c.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -103,24 +115,6 @@ func (c *coldReader) get(ctx context.Context, key partKey, load func(context.Con
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-}
-
-// start begins a flight that nobody waits for, if there is room in the budgets
-// now.
-func (c *coldReader) start(key partKey, bytes int64, load func(context.Context) (*part, error)) {
-	if !c.requests.free(1) || !c.bytes.free(bytes) {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, ok := c.cache[key]; ok || c.closed {
-		return
-	}
-	if _, ok := c.flights[key]; ok {
-		return
-	}
-	c.stats.ahead++
-	_, _ = c.flightLocked(key, load)
 }
 
 func (c *coldReader) flightLocked(key partKey, load func(context.Context) (*part, error)) (*flight, error) {
@@ -139,8 +133,10 @@ func (c *coldReader) flightLocked(key partKey, load func(context.Context) (*part
 		c.mu.Lock()
 		delete(c.flights, key)
 		if f.err == nil {
+			f.part.guess, f.part.guessed, f.guess = f.guess, time.Now(), 0
 			c.addLocked(f.part)
 		} else {
+			c.settleLocked(&f.guess)
 			c.stats.failures++
 		}
 		c.mu.Unlock()
@@ -159,17 +155,25 @@ func (c *coldReader) add(parts ...*part) {
 }
 
 func (c *coldReader) addLocked(p *part) {
-	if p.size > c.o.CacheBytes {
-		return
-	}
-	if e, ok := c.cache[p.key]; ok {
-		c.recent.MoveToFront(e)
+	if e, ok := c.cache[p.key]; ok || p.size > c.o.CacheBytes {
+		c.settleLocked(&p.guess)
+		if ok {
+			c.recent.MoveToFront(e)
+		}
 		return
 	}
 	c.cache[p.key] = c.recent.PushFront(p)
 	c.cached += p.size
-	for c.cached > c.o.CacheBytes || len(c.cache) > c.o.CacheChunks {
-		c.dropLocked(c.recent.Back())
+	// What was fetched ahead goes last: it is at most half, and dropping it before it
+	// is read would have it fetched twice.
+	for spared := 0; c.cached > c.o.CacheBytes || len(c.cache) > c.o.CacheChunks; {
+		e := c.recent.Back()
+		if e.Value.(*part).guess > 0 && spared < len(c.cache) {
+			spared++
+			c.recent.MoveToFront(e)
+			continue
+		}
+		c.dropLocked(e)
 	}
 }
 
@@ -178,6 +182,7 @@ func (c *coldReader) dropLocked(e *list.Element) {
 	c.recent.Remove(e)
 	delete(c.cache, p.key)
 	c.cached -= p.size
+	c.settleLocked(&p.guess)
 }
 
 // retry asks again after errors that pass.
@@ -280,7 +285,7 @@ func (c *coldReader) tail(ctx context.Context, o object) (*objectTail, error) {
 func (c *coldReader) loadTail(o object) func(context.Context) (*part, error) {
 	return func(ctx context.Context) (*part, error) {
 		from, more := o.ObjectBytes-o.TailBytes, o.TailBytes
-		if max(o.ObjectBytes, o.BatchBytes) <= c.o.ChunkBytes {
+		if o.whole(c.o.ChunkBytes) {
 			from, more = 0, more+o.BatchBytes
 		}
 		tailAt := o.ObjectBytes - o.TailBytes
@@ -412,132 +417,4 @@ func cut(batches []byte, c *chunk, from log.Offset, maxBytes int) (*Slice, error
 		return nil, fmt.Errorf("%w: no batch with offset %d", ErrInvalidObject, from)
 	}
 	return s, nil
-}
-
-// ahead begins to fetch what a sequential reader wants after chunk i: the next
-// chunk, or the first of the next object.
-func (c *coldReader) ahead(o object, t *objectTail, i int, next func() (object, bool)) {
-	if i+1 < len(t.chunks) {
-		c.start(partKey{o.ID, int32(i + 1)}, t.chunks[i+1].memory(), c.loadChunk(o, t, i+1))
-		return
-	}
-	n, ok := next()
-	if !ok {
-		return
-	}
-	if max(n.ObjectBytes, n.BatchBytes) <= c.o.ChunkBytes {
-		c.start(partKey{n.ID, tailPart}, n.ObjectBytes, c.loadTail(n))
-		return
-	}
-	tail := c.loadTail(n)
-	c.start(partKey{n.ID, tailPart}, n.TailBytes, func(ctx context.Context) (*part, error) {
-		p, err := tail(ctx)
-		if err == nil {
-			c.start(partKey{n.ID, 0}, p.tail.chunks[0].memory(), c.loadChunk(n, p.tail, 0))
-		}
-		return p, err
-	})
-}
-
-// A budget is a counting semaphore with weights, first come first served. A
-// request above the whole is cut to the whole.
-type budget struct {
-	mu    sync.Mutex
-	size  int64
-	used  int64
-	queue []*budgetWaiter
-}
-
-type budgetWaiter struct {
-	n     int64
-	ready chan struct{}
-}
-
-func newBudget(size int64) *budget { return &budget{size: size} }
-
-func (b *budget) acquire(ctx context.Context, n int64) error {
-	b.mu.Lock()
-	n = min(n, b.size)
-	if len(b.queue) == 0 && b.used+n <= b.size {
-		b.used += n
-		b.mu.Unlock()
-		return nil
-	}
-	w := &budgetWaiter{n: n, ready: make(chan struct{})}
-	b.queue = append(b.queue, w)
-	b.mu.Unlock()
-	select {
-	case <-w.ready:
-		return nil
-	case <-ctx.Done():
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	select {
-	case <-w.ready: // it was granted meanwhile: give it back
-		b.used -= n
-	default:
-		for i, q := range b.queue {
-			if q == w {
-				b.queue = append(b.queue[:i], b.queue[i+1:]...)
-				break
-			}
-		}
-	}
-	b.grantLocked()
-	return context.Cause(ctx)
-}
-
-func (b *budget) release(n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.used -= min(n, b.size)
-	b.grantLocked()
-}
-
-func (b *budget) grantLocked() {
-	for len(b.queue) > 0 && b.used+b.queue[0].n <= b.size {
-		b.used += b.queue[0].n
-		close(b.queue[0].ready)
-		b.queue = b.queue[1:]
-	}
-}
-
-// free says whether n could be had without waiting.
-func (b *budget) free(n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.queue) == 0 && b.used+min(n, b.size) <= b.size
-}
-
-// backoff returns the wait after the given number of failures before err: equal
-// jitter over an exponential, and at least what a throttling store asked for.
-func backoff(failures int, o *Options, err error) time.Duration {
-	d := o.MaxBackoff
-	if failures < 30 {
-		d = min(d, o.MinBackoff<<failures)
-	}
-	if d <= 0 {
-		d = o.MaxBackoff
-	}
-	d = d/2 + rand.N(d/2+1)
-	var t *ThrottledError
-	if errors.As(err, &t) {
-		d = max(d, min(t.RetryAfter, maxRetryAfter))
-	}
-	return d
-}
-
-// maxRetryAfter bounds how long a store can hold us off.
-const maxRetryAfter = 5 * time.Minute
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

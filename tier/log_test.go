@@ -2,6 +2,7 @@ package tier_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,8 @@ type rig struct {
 	hot    *log.Log
 	tier   *tier.Log
 	next   int // number of the next record
+
+	segmentBytes int64 // of the log; 0: 4 KiB
 }
 
 func newRig(t *testing.T, o tier.Options) *rig {
@@ -41,7 +44,7 @@ func newRig(t *testing.T, o tier.Options) *rig {
 func (r *rig) open(o tier.Options) {
 	r.t.Helper()
 	var err error
-	if r.hot, err = log.Open(r.t.Context(), "data", log.Options{FS: r.fs, Partition: testPartition, SegmentBytes: 4 << 10}); err != nil {
+	if r.hot, err = log.Open(r.t.Context(), "data", log.Options{FS: r.fs, Partition: testPartition, SegmentBytes: cmp.Or(r.segmentBytes, 4<<10)}); err != nil {
 		r.t.Fatal(err)
 	}
 	if r.events, err = tier.OpenLocalEvents(r.t.Context(), "events", tier.LocalOptions{FS: r.fs}); err != nil {

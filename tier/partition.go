@@ -408,8 +408,8 @@ func (p *Partition) Read(ctx context.Context, from log.Offset, maxBytes int) (*S
 			if v := p.View(); v.LogStart > from {
 				return nil, belowStart(from, v.LogStart)
 			}
-			if p.readers.follows(s.base, s.end, from) {
-				m.cold.ahead(o, t, i, func() (object, bool) {
+			if window := p.readers.window(s.base, s.end, from, partKey{o.ID, int32(i)}, m.cold.widest); window > 0 {
+				m.cold.ahead(o, t, i, window, func(o object) (object, bool) {
 					n, err := p.lookup(o.End)
 					return n, err == nil
 				})
@@ -645,28 +645,4 @@ func mergeAborted(out, more []log.AbortedTxn, from, to log.Offset) []log.Aborted
 		}
 	}
 	return out
-}
-
-// A readerRing remembers where the last readers stopped, so that readahead is for
-// those who go on from there and not for those who jump.
-type readerRing struct {
-	mu   sync.Mutex
-	ends [64]log.Offset
-	next int
-}
-
-// follows notes a read of [base, end) that asked for from, and says whether it
-// went on where an earlier one stopped.
-func (r *readerRing) follows(base, end, from log.Offset) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i, e := range r.ends {
-		if e == from && e != 0 || e > base && e <= from {
-			r.ends[i] = end
-			return true
-		}
-	}
-	r.ends[r.next] = end
-	r.next = (r.next + 1) % len(r.ends)
-	return false
 }
