@@ -32,7 +32,7 @@ func benchTier(want func(string) bool) (rows []Row, err error) {
 	defer cancel()
 	b := &tierBench{ctx: ctx, dir: dir, want: want}
 	defer func() { err = errors.Join(err, b.stop(), os.RemoveAll(dir)) }()
-	for _, measure := range []func() ([]Row, error){b.uploads, b.lookups} {
+	for _, measure := range []func() ([]Row, error){b.uploads, b.lookups, b.reads} {
 		r, err := measure()
 		if err != nil {
 			return nil, err

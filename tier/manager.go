@@ -198,6 +198,7 @@ type Stats struct {
 	CachedBytes      int64
 	CachedParts      int
 	ReadsUnderWay    int
+	BytesUnderWay    int64           // that they take of Options.ReadBytes
 	LogStart         log.Offset      // of the tier log, as far as this node knows
 	Pin              log.Offset      // what is below it, no partition needs any more
 	PinnedBy         log.PartitionID // the partition that needs Pin
@@ -435,6 +436,9 @@ func (m *Manager) Stats() Stats {
 		s.DiskBytes, s.DiskFiles = d.used, len(d.entries)
 		d.mu.Unlock()
 	}
+	c.bytes.mu.Lock()
+	s.BytesUnderWay = c.bytes.used
+	c.bytes.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.Hits, s.Misses = c.stats.hits, c.stats.misses
