@@ -19,7 +19,7 @@ import (
 // objects of the same sizes from memory, one after the other. Ours reads the segments from the log, checks and describes them, and
 // commits two events each.
 func (b *tierBench) uploads() ([]Row, error) {
-	const segment, segments, samples = 16 << 20, 12, 7
+	const segment, segments, samples = 16 << 20, 8, 6
 	figure := fmt.Sprintf("upload/segment=%dMiB", segment>>20)
 	if !b.want(figure) {
 		return nil, nil
