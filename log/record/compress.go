@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/snappy"
@@ -56,6 +57,27 @@ var (
 	zstdDecoders = sync.Pool{New: func() any { return newZstdDecoder() }}
 	buffers      = sync.Pool{New: func() any { return new([]byte) }}
 )
+
+// began tells a bubble of testing/synctest, where it is the year 2000 or some years
+// later, from the world in which this package was loaded. The channels in a zstd codec
+// that is made in a bubble work nowhere else, and end the process that tries: so in a
+// bubble nothing is taken from its pools or put there.
+var began = time.Now()
+
+func bubble() bool { return time.Now().Before(began) }
+
+func takeZstd(p *sync.Pool) any {
+	if bubble() {
+		return p.New()
+	}
+	return p.Get()
+}
+
+func giveZstd(p *sync.Pool, codec any) {
+	if !bubble() {
+		p.Put(codec)
+	}
+}
 
 type gzipReader struct {
 	gzip.Reader
@@ -139,8 +161,8 @@ func Compress(dst []byte, c Compression, src []byte) ([]byte, error) {
 		defer w.Reset(nil) // lets go of dst
 		return out.finish(w, src)
 	case Zstd:
-		e := zstdEncoders.Get().(*zstd.Encoder)
-		defer zstdEncoders.Put(e)
+		e := takeZstd(&zstdEncoders).(*zstd.Encoder)
+		defer giveZstd(&zstdEncoders, e)
 		return e.EncodeAll(src, dst), nil
 	}
 	return nil, fmt.Errorf("record: %w %d", ErrCompression, c)
@@ -260,8 +282,8 @@ func appendZstd(dst, src []byte, limit int) ([]byte, error) {
 	// is too large from damage.
 	room := int(min(most, int64(max(limit, 0))+zstdBlockBytes, math.MaxInt32-zstdSlackBytes)) + zstdSlackBytes
 	dst = slices.Grow(dst, room)
-	d := zstdDecoders.Get().(*zstd.Decoder)
-	defer zstdDecoders.Put(d)
+	d := takeZstd(&zstdDecoders).(*zstd.Decoder)
+	defer giveZstd(&zstdDecoders, d)
 	out, err := d.DecodeAll(src, dst[len(dst):len(dst):len(dst)+room])
 	switch {
 	case len(out) > limit, errors.Is(err, zstd.ErrDecoderSizeExceeded):

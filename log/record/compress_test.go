@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cordwood-io/cordwood/log/record"
 	"github.com/klauspost/compress/snappy"
@@ -312,4 +314,29 @@ func TestConcurrentUse(t *testing.T) {
 		}
 	}
 	wg.Wait()
+}
+
+// TestBubbles: what works in a bubble leaves nothing behind that fails in the next one, or
+// outside of any.
+func TestBubbles(t *testing.T) {
+	plain := bytes.Repeat([]byte("cordwood "), 1000)
+	use := func(t *testing.T) {
+		for _, codec := range []record.Compression{record.Gzip, record.Snappy, record.LZ4, record.Zstd} {
+			packed, err := record.Compress(nil, codec, plain)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := record.Decompress(nil, codec, packed, len(plain)); err != nil || !bytes.Equal(got, plain) {
+				t.Errorf("%v: %d bytes, %v", codec, len(got), err)
+			}
+		}
+	}
+	for range 5 {
+		synctest.Test(t, use)
+		use(t)
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(10 * 365 * 24 * time.Hour)
+			use(t)
+		})
+	}
 }
