@@ -67,6 +67,9 @@ func (p *Partition) proposeMade(lead *leadership, made func() (Body, error)) (Ve
 	if err := p.leadErr(lead); err != nil {
 		return 0, err
 	}
+	p.ledger.mu.RLock()
+	at := p.ledger.state.Seq()
+	p.ledger.mu.RUnlock()
 	body, err := made()
 	if err != nil {
 		return 0, err
@@ -86,6 +89,10 @@ func (p *Partition) proposeMade(lead *leadership, made func() (Body, error)) (Ve
 	case barrier && l.state.Epoch() == lead.epoch:
 		l.mu.Unlock()
 		return Applied, nil
+	case !barrier && l.state.Seq() != at:
+		// Another node writes in this epoch: what was made may be of an older state.
+		l.mu.Unlock()
+		return 0, p.stranger(lead)
 	case !barrier:
 		f.seq = l.state.Seq() + 1
 	}
