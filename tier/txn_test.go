@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -168,21 +169,24 @@ func TestUploadWaitsForMarkerBelowHighWatermark(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.plain.Close() //nolint:errcheck // thrown away
+		var high atomic.Int64
+		high.Store(2) // the segment's end; the marker will be at 2
+		o := tier.PartitionOptions{Tiered: true, HighWatermark: func() log.Offset { return log.Offset(high.Load()) }}
+		if err := w.tier.Partition().SetOptions(o); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // nobody goes by the log's own end any more
 		w.produce(1, 2)
 		if err := w.tier.Roll(ctx); err != nil {
 			t.Fatal(err)
 		}
 		w.end(1, false)
-		high := log.Offset(2) // the segment's end; the marker is at 2
-		if err := w.tier.Partition().SetOptions(tier.PartitionOptions{Tiered: true, HighWatermark: func() log.Offset { return high }}); err != nil {
-			t.Fatal(err)
-		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if v := w.tier.Partition().View(); v.TierEnd != 0 {
 			t.Errorf("tier end %d while the marker is at the high watermark", v.TierEnd)
 		}
-		high = 3
+		high.Store(3)
 		w.tier.Partition().Kick()
 		time.Sleep(time.Minute)
 		synctest.Wait()

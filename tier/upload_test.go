@@ -42,6 +42,7 @@ func newCrowd(t *testing.T, n int, o tier.Options, change func(*log.Options)) *c
 	c := &crowd{t: t, mem: memstore.New(), events: &tiertest.Events{}}
 	c.store = tiertest.NewFaulty(c.mem)
 	o.Store, o.Events, o.Cluster, o.ChunkBytes = c.store, c.events, tier.ID{1}, 4<<10
+	o.BackupWindow, o.ReaderGrace = -1, -1
 	o.Hooks.Uploaded = func(i tier.UploadedInfo) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
