@@ -61,9 +61,9 @@ func (s *source) imports() map[string]string {
 }
 
 // library reports whether the file is part of a package that hosts import, as
-// opposed to a program, a test or generated code.
+// opposed to a program, a test, a helper of tests or generated code.
 func (s *source) library() bool {
-	return s.module == "." && !s.test && !s.generated && s.file.Name.Name != "main" && !under(s.dir, "examples")
+	return s.module == "." && !s.test && !s.generated && s.file.Name.Name != "main" && !under(s.dir, "examples") && s.dir != "internal/mutate"
 }
 
 // under reports whether dir is top or below it.

@@ -34,7 +34,6 @@ type judged struct {
 	state     tier.State
 	announced map[tier.ID]log.Epoch // by an applied CopyStarted
 	gone      map[tier.ID]bool      // by an applied DeleteFinished
-	written   log.Offset            // highest end that a leader ever wrote
 }
 
 func newOracle(mem *memstore.Store) *oracle {
