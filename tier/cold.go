@@ -218,13 +218,13 @@ func (c *coldReader) fetch(ctx context.Context, key string, off, n, more int64, 
 	return use(b)
 }
 
-// fromDisk makes a part of what the disk cache has of it, within the budget. nil means
-// that the store has to be asked.
-func (c *coldReader) fromDisk(ctx context.Context, k partKey, n int64, use func([]byte) (*part, error)) *part {
-	if !c.disk.has(k) || c.bytes.acquire(ctx, n) != nil {
+// fromDisk makes a part of what the disk cache has of it, n bytes, within the budget; more
+// is what that takes besides. nil means that the store has to be asked.
+func (c *coldReader) fromDisk(ctx context.Context, k partKey, n, more int64, use func([]byte) (*part, error)) *part {
+	if !c.disk.has(k, n) || c.bytes.acquire(ctx, n+more) != nil {
 		return nil
 	}
-	defer c.bytes.release(n)
+	defer c.bytes.release(n + more)
 	b, ok := c.disk.get(k)
 	if !ok {
 		return nil
@@ -289,7 +289,7 @@ func (c *coldReader) loadTail(o object) func(context.Context) (*part, error) {
 			from, more = 0, more+o.BatchBytes
 		}
 		tailAt := o.ObjectBytes - o.TailBytes
-		if p := c.fromDisk(ctx, partKey{o.ID, tailPart}, 2*o.TailBytes, func(b []byte) (*part, error) { return c.openTail(o, b, tailAt) }); p != nil {
+		if p := c.fromDisk(ctx, partKey{o.ID, tailPart}, o.TailBytes, o.TailBytes, func(b []byte) (*part, error) { return c.openTail(o, b, tailAt) }); p != nil {
 			return p, nil
 		}
 		return c.fetch(ctx, o.key, from, o.ObjectBytes-from, more, func(b []byte) (*part, error) {
@@ -357,7 +357,7 @@ func (c *coldReader) loadChunk(o object, t *objectTail, i int) func(context.Cont
 		return &part{key: k, batches: batches, size: int64(len(batches))}, nil
 	}
 	return func(ctx context.Context) (*part, error) {
-		if p := c.fromDisk(ctx, k, ch.memory(), unpack); p != nil {
+		if p := c.fromDisk(ctx, k, int64(ch.stored), ch.memory()-int64(ch.stored), unpack); p != nil {
 			return p, nil
 		}
 		return c.fetch(ctx, o.key, ch.pos, int64(ch.stored), ch.memory()-int64(ch.stored), func(b []byte) (*part, error) {

@@ -163,15 +163,24 @@ func openDiskCache(o *Options) (*diskCache, error) {
 
 func (d *diskCache) close() error { return d.lock.Close() }
 
-// has says whether get may have a part.
-func (d *diskCache) has(k partKey) bool {
+// has says whether get may have a part of n bytes. get takes memory for a file as long as
+// it was found, so one of another length goes before anybody reads it.
+func (d *diskCache) has(k partKey, n int64) bool {
 	if d == nil {
 		return false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := d.entries[k]
-	return e != nil && e.state == entryReady
+	if e == nil || e.state != entryReady {
+		return false
+	}
+	if e.size != entryHeaderBytes+n {
+		d.stats.damaged++
+		d.doomLocked(e)
+		return false
+	}
+	return true
 }
 
 // get returns what is kept of a part, in memory of the caller's.
@@ -360,7 +369,8 @@ func (d *diskCache) work(ctx context.Context) {
 		}
 		var w cacheWrite
 		if gone == nil && len(d.queue) > 0 {
-			w, d.queue = d.queue[0], d.queue[1:]
+			w, d.queue[0] = d.queue[0], cacheWrite{} // the array must not keep the content
+			d.queue = d.queue[1:]
 		}
 		d.mu.Unlock()
 		switch {

@@ -345,6 +345,58 @@ func TestDiskCacheBurst(t *testing.T) {
 	if len(d.entries) == 0 || d.waiting != 0 {
 		t.Errorf("%d entries, %d bytes are waiting", len(d.entries), d.waiting)
 	}
+	// What was written is not kept in memory until others take its place in the queue.
+	d.queue = make([]cacheWrite, 0, 1)
+	array := d.queue[:1]
+	d.put(partKey{ID{99}, 0}, make([]byte, 20))
+	d.work(t.Context())
+	if len(d.queue) != 0 || array[0].content != nil {
+		t.Errorf("%d writes wait, %d bytes of the last one are kept", len(d.queue), len(array[0].content))
+	}
+	if err := d.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDiskCacheLength: a file of another length than its part goes without being read.
+func TestDiskCacheLength(t *testing.T) {
+	fsys := logtest.NewFS(1)
+	d, err := testCache(t, fsys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, content := testEntry(1)
+	name := path.Join("cache", entryName(k))
+	f, err := fsys.Create(name)
+	if err == nil {
+		err = errors.Join(f.Truncate(testCacheBytes/2), f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.load(t.Context())
+	fsys.OnOp(func(op logtest.Op) error {
+		if op.Kind == logtest.OpOpen && op.Path == name {
+			t.Error("the file is opened")
+		}
+		return nil
+	})
+	c := &coldReader{disk: d, bytes: newBudget(testCacheBytes)}
+	n := int64(len(content))
+	use := func(b []byte) (*part, error) { return &part{batches: b}, nil }
+	if p := c.fromDisk(t.Context(), k, n, 0, use); p != nil || d.stats.damaged != 1 || c.bytes.used != 0 {
+		t.Fatalf("got %v, %d damaged, %d bytes of the budget are taken", p, d.stats.damaged, c.bytes.used)
+	}
+	fsys.OnOp(nil)
+	d.work(t.Context())
+	if _, err := fsys.Stat(name); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+	d.put(k, content)
+	d.work(t.Context())
+	if p := c.fromDisk(t.Context(), k, n, 0, use); p == nil || !bytes.Equal(p.batches, content) {
+		t.Error("what was written in its place is not there")
+	}
 	if err := d.close(); err != nil {
 		t.Error(err)
 	}
