@@ -552,8 +552,8 @@ func (m *Manager) apply(c Committed, e Event) error {
 	m.mu.Lock()
 	l := m.ledgerLocked(e.Partition)
 	p := m.parts[e.Partition]
+	l.mu.Lock() // before m.mu goes, or a Close could drop the ledger without the event
 	m.mu.Unlock()
-	l.mu.Lock()
 	gap := !m.tentative.Load() && l.missing == nil && l.state.misses(e)
 	v, wait, err := m.take(l, c, e)
 	if err != nil || wait {
