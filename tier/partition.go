@@ -64,6 +64,7 @@ type leadership struct {
 	trims        []*trimRequest
 	checkpointAt time.Time // not before: the store refused a manifest
 	sweepAt      time.Time // not before: the last sweep of what is left of a deleted topic
+	sweepFailed  int       // failures of such sweeps in a row
 	manifests    []ID      // that newer ones have replaced; deleted when there is an occasion
 }
 

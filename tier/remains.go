@@ -136,8 +136,8 @@ func (p *Partition) clearStep(lead *leadership, next *wish) error {
 	if err := p.checkpoint(lead, next, empty && manifest); err != nil {
 		return err
 	}
-	if !empty || p.ledger.unclear.Load() {
-		return nil
+	if !empty || manifest || p.ledger.unclear.Load() {
+		return nil // the event that changes it brings us here again
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -176,29 +176,29 @@ func (p *Partition) lastSweep(lead *leadership) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err != nil && lead.ctx.Err() == nil && lead.delFailed == 0 {
+	if err != nil && lead.ctx.Err() == nil && lead.sweepFailed == 0 {
 		m.logger(p).Warn("sweep of a deleted topic", "error", err)
 	}
 	if err != nil {
-		lead.sweepAt = now.Add(backoff(lead.delFailed, &m.o, err))
-		lead.delFailed++
-	} else if lead.delFailed = 0; found > 0 {
+		lead.sweepAt = time.Now().Add(backoff(lead.sweepFailed, &m.o, err))
+		lead.sweepFailed++
+	} else if lead.sweepFailed = 0; found > 0 {
 		lead.sweepAt = time.Now().Add(m.o.MinBackoff)
 	}
 }
 
-// sweepAll deletes all objects of the partition and returns how many there were.
+// sweepAll deletes all objects of the partition and returns how many there were. Of a
+// listing that took too long, or failed, what it had goes, so that the next has less.
 func (p *Partition) sweepAll(lead *leadership) (found int, err error) {
 	m := p.m
 	r := &SweepReport{}
-	objects, err := listSegments(lead.ctx, m.o.Store, m.o.Prefix, PartitionPrefix(m.o.Prefix, p.id))
-	if err != nil {
-		return 0, err
-	}
+	ctx, cancel := context.WithTimeout(lead.ctx, m.o.StoreTimeout)
+	objects, err := listSegments(ctx, m.o.Store, m.o.Prefix, PartitionPrefix(m.o.Prefix, p.id))
+	cancel()
 	for _, o := range objects {
 		r.Orphans = append(r.Orphans, o.info)
 	}
-	err = deleteOrphans(lead.ctx, m.o.Store, m.o.StoreTimeout, r)
+	err = errors.Join(err, deleteOrphans(lead.ctx, m.o.Store, m.o.StoreTimeout, r))
 	m.mu.Lock()
 	m.stats.Deletes += int64(r.Deleted)
 	m.stats.DeleteFailures += int64(len(r.Failed))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -319,6 +320,51 @@ func TestTopicDeletionStoreDown(t *testing.T) {
 		y.store.SetDown(false)
 		y.rest(time.Hour)
 		y.gone("when it is back")
+	})
+}
+
+// The last listing of a deleted topic is given up when it hangs, and asked for again less
+// and less often while the store has no answer.
+func TestTopicDeletionListing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t, nil)
+		defer y.close()
+		y.fill(60)
+		hang := make(chan struct{})
+		free := sync.OnceFunc(func() { close(hang) })
+		defer free()
+		y.store.SetFault(func(op tiertest.Op) (f tiertest.Fault) {
+			if op.Kind == "list" {
+				f.Hang, f.Err = hang, tier.ErrUnavailable
+			}
+			return f
+		})
+		lists := y.store.Counts().List
+		y.delete()
+		y.rest(time.Hour)
+		if n := y.store.Counts().List - lists; n < 2 {
+			t.Errorf("%d listings while they hang", n)
+		}
+		y.store.SetFault(func(op tiertest.Op) (f tiertest.Fault) {
+			if op.Kind == "list" {
+				f.Err = tier.ErrUnavailable
+			}
+			return f
+		})
+		free()
+		y.rest(time.Minute)
+		lists = y.store.Counts().List
+		y.rest(time.Hour)
+		// Half of MaxBackoff is the least wait.
+		if n := y.store.Counts().List - lists; n < 2 || n > 2*int(time.Hour/tier.DefaultMaxBackoff) {
+			t.Errorf("%d listings in an hour while they fail", n)
+		}
+		if !y.kept() {
+			t.Error("it is forgotten without a listing")
+		}
+		y.store.SetFault(nil)
+		y.rest(time.Hour)
+		y.gone("when it can be listed")
 	})
 }
 
