@@ -328,8 +328,9 @@ func (c *coldReader) openTail(o object, b []byte, from int64) (*part, error) {
 			}
 			k := partKey{o.ID, int32(i)}
 			c.disk.put(k, stored)
-			// Copied, so that each part can be let go of by itself.
-			if len(t.chunks) > 1 && ch.codec == codecNone {
+			// Copied, so that each part can be let go of by itself, and a small one does not keep
+			// a long tail in memory.
+			if ch.codec == codecNone && (len(t.chunks) > 1 || 2*len(raw) < len(b)) {
 				raw = bytes.Clone(raw)
 			}
 			c.add(&part{key: k, batches: raw, size: int64(len(raw))})

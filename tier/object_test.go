@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -176,6 +177,35 @@ func TestObjectRoundTrip(t *testing.T) {
 				t.Error("there is something between the batches")
 			}
 		})
+	}
+}
+
+// TestWholeObjectInCache: a chunk that came with its whole object does not keep much
+// more in memory than the cache counts.
+func TestWholeObjectInCache(t *testing.T) {
+	for _, test := range []struct {
+		valueBytes int
+		copied     bool
+	}{{10, true}, {9000, false}} {
+		p := testPlan(t, testBatches(t, 100, 1, test.valueBytes), 100, 64<<10)
+		whole := make([]byte, p.size)
+		if _, err := newObjectSource(t.Context(), readBytes(testBatches(t, 100, 1, test.valueBytes), 2000), p).ReadAt(whole, 0); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		c := newColdReader(t.Context(), &wg, &Options{CacheBytes: 1 << 20, CacheChunks: 10, ChunkBytes: 64 << 10, Reads: 1, ReadBytes: 1 << 20})
+		o := object{Range: Range{ID: p.info.ID, Base: p.info.Base, End: p.info.End, BatchBytes: p.batchBytes, ObjectBytes: p.size, TailBytes: int64(len(p.tail))}}
+		if _, err := c.openTail(o, whole, 0); err != nil {
+			t.Fatal(err)
+		}
+		e := c.cache[partKey{o.ID, 0}]
+		if e == nil {
+			t.Fatal("the chunk is not in the cache")
+		}
+		batches := e.Value.(*part).batches
+		if copied := &batches[0] != &whole[p.chunks[0].pos]; copied != test.copied || !bytes.Equal(batches, whole[p.chunks[0].pos:][:len(batches)]) {
+			t.Errorf("%d of %d bytes: copied %v", len(batches), len(whole), copied)
+		}
 	}
 }
 
