@@ -56,8 +56,10 @@ func (m *Manager) tendRemains(ctx context.Context) {
 		if p.log != nil {
 			continue
 		}
+		// The tier log may have been trimmed past a Forgotten that this node had not read
+		// yet: then nothing in it speaks of the partition any more.
 		p.ledger.mu.RLock()
-		gone := p.ledger.gone
+		gone := p.ledger.gone || p.ledger.unused() && !m.tentative.Load()
 		p.ledger.mu.RUnlock()
 		if !speaks || gone {
 			done = append(done, p)
@@ -66,6 +68,7 @@ func (m *Manager) tendRemains(ctx context.Context) {
 	m.mu.Unlock()
 	for _, p := range done {
 		p.Close()
+		m.dropLedger(p.id) // a proposal may have been in the way until now
 	}
 	if !speaks {
 		return
