@@ -273,10 +273,11 @@ func (g *guard) Delete(ctx context.Context, keys []string) []DeleteResult {
 	}
 	var results []DeleteResult
 	if failed := g.call(ctx, opDelete, keys[0], true, func() { results = g.store.Delete(ctx, keys) }); failed != nil {
-		results = make([]DeleteResult, len(keys))
+		unclear := make([]DeleteResult, len(keys)) // results may still be set
 		for i, key := range keys {
-			results[i] = DeleteResult{key, failed}
+			unclear[i] = DeleteResult{key, failed}
 		}
+		return unclear
 	}
 	return results
 }
