@@ -8,6 +8,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -166,22 +168,23 @@ func TestGuardTakenBackInOrder(t *testing.T) {
 		fs := logtest.NewFS(1)
 		l := open(t, fs, log.Options{SegmentBytes: 1 << 10})
 		mustAppend(t, l, big("first", 700))
-		created, back := 0, int64(0)
+		// The background makes files as well.
+		var created, back atomic.Int64
 		fs.OnOp(func(op logtest.Op) error {
 			switch {
 			case op.Kind == logtest.OpCreate && strings.Contains(op.Path, "spare"):
-				if created++; created > 4 {
-					back = op.Changed
+				if created.Add(1) > 4 {
+					back.Store(op.Changed)
 					return syscall.ENOSPC
 				}
-			case back > 0 && op.Kind.Changes() && op.Changed-back >= at:
+			case back.Load() > 0 && op.Kind.Changes() && op.Changed-back.Load() >= at:
 				fs.PowerOff()
 			}
 			return nil
 		})
 		_, err := l.Write(0, slices.Clone(batches))
-		if back == 0 || err == nil {
-			t.Fatalf("got %v with %d files made", err, created)
+		if back.Load() == 0 || err == nil {
+			t.Fatalf("got %v with %d files made", err, created.Load())
 		}
 		done := errors.Is(err, log.ErrDiskFull)
 		fs.PowerOff()
@@ -206,8 +209,13 @@ func TestGuardTakenBackInOrder(t *testing.T) {
 func TestGuardTruncatedNames(t *testing.T) {
 	fs, bases := guardedLog(t, 9, true)
 	l := reopen(t, fs)
-	var order []string
+	var (
+		mu    sync.Mutex // the background works too
+		order []string
+	)
 	fs.OnOp(func(op logtest.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
 		switch {
 		case op.Kind == logtest.OpRemove && path.Ext(op.Path) == ".log", op.Kind == logtest.OpSyncDir:
 			order = append(order, op.Kind.String())
@@ -220,6 +228,8 @@ func TestGuardTruncatedNames(t *testing.T) {
 		t.Fatal(end, err)
 	}
 	fs.OnOp(nil)
+	mu.Lock()
+	defer mu.Unlock()
 	gone, last := slices.Index(order, logtest.OpRemove.String()), len(order)-1
 	for last > 0 && order[last] != "meta" {
 		last--
@@ -507,10 +517,10 @@ func TestGuardPartNotJournaled(t *testing.T) {
 	if entries == 0 {
 		t.Fatal("nothing went into the journal")
 	}
-	met := false
+	var met atomic.Bool
 	fs.OnOp(func(op logtest.Op) error {
 		if op.Kind == logtest.OpCreate && strings.Contains(op.Path, "spare") {
-			met = true
+			met.Store(true)
 			// The first part is written, the next file can't be made.
 			if err := log.SyncTogether(d, l); err != nil {
 				t.Error(err)
@@ -520,8 +530,8 @@ func TestGuardPartNotJournaled(t *testing.T) {
 		return nil
 	})
 	part := plain(big("one", 1000))
-	if _, err := l.Write(0, slices.Concat(part, plain(big("two", 3500)))); !errors.Is(err, log.ErrDiskFull) || !met {
-		t.Fatalf("got %v, %v", err, met)
+	if _, err := l.Write(0, slices.Concat(part, plain(big("two", 3500)))); !errors.Is(err, log.ErrDiskFull) || !met.Load() {
+		t.Fatalf("got %v, %v", err, met.Load())
 	}
 	fs.OnOp(nil)
 	if _, now, _, _ := log.JournalStats(d); now != entries {

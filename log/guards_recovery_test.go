@@ -253,7 +253,7 @@ func TestGuardStateSynced(t *testing.T) {
 	fs, local := freedButThere(t)
 	l := reopen(t, fs) // makes the states again, in memory only
 	fs = fs.Kill()
-	l.Close() //nolint:errcheck // its process is dead
+	l.Close()         //nolint:errcheck // its process is dead
 	_ = reopen(t, fs) // dies too
 	if slices.Contains(fs.Names(), "/data/p/"+sideName(0, "log")) {
 		t.Error("the first segment is still there")

@@ -195,9 +195,9 @@ type Stats struct {
 	DiskBytes    int64 // of its files now
 	DiskFiles    int
 
-	CachedBytes      int64
-	CachedParts      int
-	ReadsUnderWay    int
+	CachedBytes      int64           // of parts of objects in memory
+	CachedParts      int             // how many those are
+	ReadsUnderWay    int             // parts that are being fetched
 	BytesUnderWay    int64           // that they take of Options.ReadBytes
 	LogStart         log.Offset      // of the tier log, as far as this node knows
 	Pin              log.Offset      // what is below it, no partition needs any more

@@ -54,7 +54,11 @@ func TestPlacedOrderSurvivesPowerLoss(t *testing.T) {
 func TestWeek(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Slow timers: the nodes must not spend a week of virtual time on heartbeats.
-		c := cordwoodtest.Start(t, cordwoodtest.Options{Tick: 5 * time.Second, Session: 2 * time.Minute})
+		c := cordwoodtest.Start(t, cordwoodtest.Options{
+			Tick: 5 * time.Second, Session: 2 * time.Minute,
+			// What retention gives up is not kept in the store for another week.
+			Configure: func(_ int, o *cordwood.Options) { o.BackupWindow = -1 },
+		})
 		c.CreateTopic("orders", cordwood.TopicConfig{
 			SegmentAge: 6 * time.Hour, LocalRetentionAge: 6 * time.Hour, RetentionAge: 3 * 24 * time.Hour,
 		})
