@@ -229,13 +229,14 @@ func TestGuardTruncatedNames(t *testing.T) {
 	}
 	fs.OnOp(nil)
 	mu.Lock()
-	defer mu.Unlock()
-	gone, last := slices.Index(order, logtest.OpRemove.String()), len(order)-1
-	for last > 0 && order[last] != "meta" {
+	ops := slices.Clone(order)
+	mu.Unlock()
+	gone, last := slices.Index(ops, logtest.OpRemove.String()), len(ops)-1
+	for last > 0 && ops[last] != "meta" {
 		last--
 	}
-	if gone < 0 || !slices.Contains(order[gone:last], logtest.OpSyncDir.String()) {
-		t.Errorf("the removal is said to be done before it is durable: %q", order)
+	if gone < 0 || !slices.Contains(ops[gone:last], logtest.OpSyncDir.String()) {
+		t.Errorf("the removal is said to be done before it is durable: %q", ops)
 	}
 	for _, suffix := range []string{"index", "timeindex", "txnindex", "seal"} {
 		if slices.Contains(fs.Names(), "/data/p/"+sideName(bases[1], suffix)) {
