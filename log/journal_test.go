@@ -168,12 +168,16 @@ func (f *fleet) verify(after *logtest.FS) {
 	}
 }
 
+// nth: of two logs at work at once one point in so many is tried; TestJournalCrashSteps
+// and TestJournalFaultSteps try each.
+const nth = 3
+
 // TestJournalCrash runs the script of a log on two logs of one disk at once.
 func TestJournalCrash(t *testing.T) {
 	for _, scale := range []int{1, 10} {
 		t.Run(fmt.Sprintf("scale=%d", scale), func(t *testing.T) {
 			nested := 0
-			logtest.EachCrash(t, func(fs *logtest.FS) func(*logtest.FS) {
+			logtest.SomeCrashes(t, nth, func(fs *logtest.FS) func(*logtest.FS) {
 				f := newFleet(t, fs, 2, scale)
 				f.nested, f.every = &nested, 41
 				f.each(func(i int, l *life) { l.script() })
@@ -185,7 +189,7 @@ func TestJournalCrash(t *testing.T) {
 }
 
 func TestJournalFault(t *testing.T) {
-	logtest.EachFault(t, func(fs *logtest.FS) func(*logtest.FS) {
+	logtest.SomeFaults(t, nth, func(fs *logtest.FS) func(*logtest.FS) {
 		f := newFleet(t, fs, 2, 1)
 		f.each(func(i int, l *life) { l.script() })
 		f.closeDisk()

@@ -2,6 +2,7 @@ package logtest
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"syscall"
 	"testing"
 )
@@ -23,8 +24,20 @@ import (
 // With testing.Short only some 50 points are tried.
 func EachCrash(t testing.TB, workload func(fs *FS) (check func(after *FS))) {
 	t.Helper()
-	step := stride(t, workload)
-	for at := int64(1); ; at += step {
+	crashes(t, 1, stride(t, workload), workload)
+}
+
+// SomeCrashes is as [EachCrash] for one point in nth, from a random one on: for
+// workloads on several goroutines, whose operations come in another order in each run
+// anyway. nth is at least 1.
+func SomeCrashes(t testing.TB, nth int64, workload func(fs *FS) (check func(after *FS))) {
+	t.Helper()
+	crashes(t, 1+rand.Int64N(nth), max(nth, stride(t, workload)), workload)
+}
+
+func crashes(t testing.TB, first, step int64, workload func(fs *FS) (check func(after *FS))) {
+	t.Helper()
+	for at := first; ; at += step {
 		fs := NewFS(uint64(at))
 		fs.OnOp(func(op Op) error {
 			if op.Kind.Changes() && op.Changed >= at {
@@ -50,8 +63,18 @@ func EachCrash(t testing.TB, workload func(fs *FS) (check func(after *FS))) {
 // the same four ways.
 func EachFault(t testing.TB, workload func(fs *FS) (check func(after *FS))) {
 	t.Helper()
-	step := stride(t, workload)
-	for at := int64(1); ; at += step {
+	faults(t, 1, stride(t, workload), workload)
+}
+
+// SomeFaults is as [EachFault] for one point in nth, as [SomeCrashes] does it.
+func SomeFaults(t testing.TB, nth int64, workload func(fs *FS) (check func(after *FS))) {
+	t.Helper()
+	faults(t, 1+rand.Int64N(nth), max(nth, stride(t, workload)), workload)
+}
+
+func faults(t testing.TB, first, step int64, workload func(fs *FS) (check func(after *FS))) {
+	t.Helper()
+	for at := first; ; at += step {
 		hit := false
 		for _, kind := range []string{"not done", "done but reported as failed", "half done"} {
 			fs := NewFS(uint64(at))
