@@ -1,6 +1,7 @@
 package log_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -41,7 +42,7 @@ func zeroChecksum(value string) []byte {
 	for i := range 32 {
 		if c := reduce(column{sum(1<<i) ^ zero, 1 << i}); c.bits != 0 {
 			base = append(base, c)
-			slices.SortFunc(base, func(a, b column) int { return int(int64(b.bits) - int64(a.bits)) })
+			slices.SortFunc(base, func(a, b column) int { return cmp.Compare(b.bits, a.bits) })
 		}
 	}
 	if sum(reduce(column{bits: zero}).from) != 0 {
