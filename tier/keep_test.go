@@ -161,12 +161,27 @@ func TestPoison(t *testing.T) {
 // A partition that nobody leads does not hold the tier log for ever: whoever speaks for
 // the cluster writes its checkpoint, and who reads anew knows it by that.
 func TestLeaderlessPin(t *testing.T) {
+	t.Run("left", func(t *testing.T) { leaderlessPin(t, func(y *yard) { y.nodes[0].part.Follow() }) })
+	t.Run("fenced", func(t *testing.T) {
+		leaderlessPin(t, func(y *yard) { // the one who speaks has led it, until a leader came who is gone
+			b, err := tier.EncodeEvent(tier.Event{Partition: testPartition, Epoch: 2, Body: tier.Barrier{}})
+			if err == nil {
+				err = y.events.Append(t.Context(), testPartition, b)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}
+
+func leaderlessPin(t *testing.T, leave func(*yard)) {
 	synctest.Test(t, func(t *testing.T) {
 		y := newYard(t, func(o *tier.Options) { o.CheckpointEvents = 40 }) // no checkpoint of its own
 		defer y.close()
 		y.fill(60)
 		before, _ := y.nodes[1].part.State()
-		y.nodes[0].part.Follow() // and nobody leads any more
+		leave(y) // and nobody leads any more
 		// Other partitions go on.
 		other := log.PartitionID{Topic: log.TopicID{0xaa}}
 		for epoch := range log.Epoch(300) {
@@ -190,7 +205,7 @@ func TestLeaderlessPin(t *testing.T) {
 		if !known || after.TierEnd() != before.TierEnd() || after.Len() != before.Len() {
 			t.Errorf("known %v: %d ranges up to %d, had %d up to %d", known, after.Len(), after.TierEnd(), before.Len(), before.TierEnd())
 		}
-		y.nodes[1].part.Lead(2)
+		y.nodes[1].part.Lead(3)
 		y.rest(time.Minute)
 		if leading, _, err := y.nodes[1].part.Status(); !leading {
 			t.Errorf("the next leader: %v", err)

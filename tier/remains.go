@@ -220,7 +220,7 @@ func (m *Manager) unpin(ctx context.Context, id log.PartitionID, l *ledger) {
 	m.mu.Lock()
 	end, partitions := m.applied, len(m.ledgers)
 	p := m.parts[id]
-	led := p != nil && p.lead != nil
+	led := p != nil && p.lead != nil && p.lead.err == nil
 	m.mu.Unlock()
 	now := time.Now()
 	l.mu.Lock()

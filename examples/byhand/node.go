@@ -61,7 +61,8 @@ type Node struct {
 	closed bool
 	err    error // why the node ended by itself
 
-	paused atomic.Bool // PauseTiering was called last, not ResumeTiering
+	pausing sync.Mutex // held while a pause begins or ends
+	paused  bool       // PauseTiering was called last, not ResumeTiering; guarded by pausing
 
 	closeErr error // what Close found; it is set before done is closed, and not after
 }
@@ -405,10 +406,12 @@ func (n *Node) start(ctx context.Context, self identity) (err error) {
 			return err
 		}
 	}
+	n.pausing.Lock()
 	n.cluster.Store(c)
-	if c.tier != nil && n.paused.Load() {
+	if c.tier != nil && n.paused {
 		c.tier.Pause()
 	}
+	n.pausing.Unlock()
 	n.goTask("metadata", func(ctx context.Context) {
 		select {
 		case <-c.meta.Done():

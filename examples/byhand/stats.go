@@ -90,7 +90,9 @@ func (n *Node) Stats() Stats {
 // the process ends; see [tier.Manager.Pause]. Pause every node to pause the cluster,
 // e.g. while its bucket is moved. It can be called at any time, and again.
 func (n *Node) PauseTiering() {
-	n.paused.Store(true)
+	n.pausing.Lock()
+	defer n.pausing.Unlock()
+	n.paused = true
 	if c := n.cluster.Load(); c != nil && c.tier != nil {
 		c.tier.Pause()
 	}
@@ -98,7 +100,9 @@ func (n *Node) PauseTiering() {
 
 // ResumeTiering ends PauseTiering.
 func (n *Node) ResumeTiering() {
-	n.paused.Store(false)
+	n.pausing.Lock()
+	defer n.pausing.Unlock()
+	n.paused = false
 	if c := n.cluster.Load(); c != nil && c.tier != nil {
 		c.tier.Resume()
 	}
