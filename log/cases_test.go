@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"slices"
 	"strings"
@@ -766,47 +765,6 @@ var cases = map[string]func(t *testing.T){
 			mustClose(t, l)
 		})
 	},
-}
-
-func mustAppend(t testing.TB, l *log.Log, values ...string) {
-	t.Helper()
-	if _, err := l.Append(context.Background(), plain(values...)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func mustWrite(t testing.TB, l *log.Log, values ...string) {
-	t.Helper()
-	if _, err := l.Write(max(0, l.LastEpoch()), plain(values...)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func mustClose(t testing.TB, l *log.Log) {
-	t.Helper()
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func big(s string, n int) string { return s + strings.Repeat("~", n) }
-
-func readAll(t testing.TB, fs log.FS, name string) []byte {
-	t.Helper()
-	f, err := fs.Open(name, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close() //nolint:errcheck // read only
-	size, err := f.Size()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := make([]byte, size)
-	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
-		t.Fatal(err)
-	}
-	return b
 }
 
 // everySubset loses each subset of the sectors of the last unsynced write.
