@@ -331,7 +331,7 @@ func (e *partEvents) Read(ctx context.Context, from log.Offset) iter.Seq2[tier.C
 }
 
 // TestHalfRead: a node that has read a part of a trimmed tier log knows nothing, leads
-// nothing, and saves nothing.
+// nothing, saves nothing, and drops nothing.
 func TestHalfRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDuo(t, tier.MaxInlineState, false)
@@ -343,12 +343,12 @@ func TestHalfRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := log.Open(t.Context(), "data", log.Options{FS: fs, Partition: testPartition})
+		l, err := log.Open(t.Context(), "data", log.Options{FS: fs, Partition: testPartition, SegmentBytes: 2 << 10})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = errors.Join(m.Close(), l.Close()) }() // after a failure
-		p, err := m.Open(testPartition, l, tier.PartitionOptions{HighWatermark: l.DurableEnd})
+		p, err := m.Open(testPartition, l, tier.PartitionOptions{Tiered: true, HighWatermark: l.DurableEnd})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -375,6 +375,15 @@ func TestHalfRead(t *testing.T) {
 		if err := fs.Remove("data/tier-state"); err != nil { // of the time before
 			t.Fatal(err)
 		}
+		for i := range 400 { // what the state of the time before lets go, and what only the half-read one would
+			if _, err := l.AppendRecords(t.Context(), log.Record{Value: value(i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.Kick()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		local := l.LocalStart()
 		events.until.Store(int64(start) + 1)
 		events.hidden.Store(false)
 		time.Sleep(time.Minute)
@@ -384,6 +393,15 @@ func TestHalfRead(t *testing.T) {
 		}
 		if p.View().Known {
 			t.Error("a state passes for known before the end is reached")
+		}
+		if end := p.View().TierEnd; local == 0 || end <= local+40 {
+			t.Fatalf("the local log began at %d, tier end %d", local, end)
+		}
+		p.Kick()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if start := l.LocalStart(); start != local {
+			t.Errorf("records from %d to %d were dropped by a node that knows no state", local, start)
 		}
 		before := d.events.Len()
 		p.Lead(9)
