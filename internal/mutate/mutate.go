@@ -1,12 +1,14 @@
 package mutate
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -40,12 +42,14 @@ func Read(name string) ([]Mutation, error) {
 // Tests are the arguments of one go test in the package's folder.
 type Tests []string
 
-// Run takes the guards of a list out one at a time and runs the tests, one set after
-// the other until one fails. A guard whose loss none notices fails t, as does one whose
-// text does not stand in its file exactly once. It compiles the package once for each,
-// so it skips t unless CORDWOOD_MUTATE is set, to 1 or to part of a name.
+// Run takes the guards of a list out one at a time and runs the tests: the one that the
+// guard's row in the table names, and unless that fails, one set after the other until
+// one does. A guard whose loss none notices fails t, as does one whose loss shows only in
+// a time-out, which says nothing, and one whose text does not stand in its file exactly
+// once. It compiles the package for each, so it skips t unless CORDWOOD_MUTATE is set, to
+// 1 or to part of a name.
 //
-// It logs a line of a table for each guard: its name and the tests that failed.
+// It logs a line of the table for each guard: its name and the tests that failed.
 func Run(t *testing.T, name string, sets ...Tests) {
 	t.Helper()
 	only := os.Getenv("CORDWOOD_MUTATE")
@@ -53,6 +57,10 @@ func Run(t *testing.T, name string, sets ...Tests) {
 		t.Skip("CORDWOOD_MUTATE is not set")
 	}
 	list, err := Read(name)
+	if err != nil {
+		t.Error(err)
+	}
+	table, err := os.ReadFile(filepath.Join(filepath.Dir(name), "mutations.md"))
 	if err != nil {
 		t.Error(err)
 	}
@@ -68,12 +76,26 @@ func Run(t *testing.T, name string, sets ...Tests) {
 		if only != "1" && !strings.Contains(m.Name, only) {
 			continue
 		}
-		var out string
 		dir := t.TempDir()
+		var out string
+		if test := Named(table, m.Name); test != "" {
+			out, err = m.test(dir, string(src), Tests{"-timeout=100s", "-run", pattern(test), "."})
+			if err != nil && slices.Contains(failed(out), test) {
+				t.Logf("| %s | %s | as the table says", m.Name, noticed(out))
+				continue
+			}
+		}
+		err = nil
+		late := ""
 		for i := 0; i < len(sets) && err == nil; i++ {
 			out, err = m.test(dir, string(src), sets[i])
+			if s := hanging(out); err != nil && s != "" {
+				late, err = s, nil
+			}
 		}
 		switch {
+		case err == nil && late != "":
+			t.Errorf("| %s | NOBODY, but %s |", m.Name, late)
 		case err == nil:
 			t.Errorf("| %s | NOBODY |", m.Name)
 		case strings.Contains(out, "[build failed]"):
@@ -82,6 +104,30 @@ func Run(t *testing.T, name string, sets ...Tests) {
 			t.Logf("| %s | %s |", m.Name, noticed(out))
 		}
 	}
+}
+
+// Named returns the first test that a guard's row in the table names; "" if there is no
+// such row, or no test in it.
+func Named(table []byte, guard string) string {
+	_, row, _ := strings.Cut("\n"+string(table), "\n| "+guard+" | ")
+	row, _, _ = strings.Cut(row, "\n")
+	for word := range strings.FieldsFuncSeq(row, func(r rune) bool { return r == ' ' || r == ',' }) {
+		if isTest.MatchString(word) {
+			return word
+		}
+	}
+	return ""
+}
+
+var isTest = regexp.MustCompile(`^(Test|Example|Fuzz)\w`)
+
+// pattern is what -run takes for one test.
+func pattern(test string) string {
+	parts := strings.Split(test, "/")
+	for i, p := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	return strings.Join(parts, "/")
 }
 
 // test runs the tests on the changed source.
@@ -116,10 +162,20 @@ var (
 // maxReason bounds how much of a failing seed's reason is told.
 const maxReason = 90
 
-// noticed says which tests failed, the innermost of each, with the reason of a failing
-// seed; of a process that ended otherwise, how.
-func noticed(out string) string {
-	var seen []string
+var timeout = regexp.MustCompile(`(?m)^panic: test timed out .*\n(?:\trunning tests:\n(?:\t\t.*\n)*?\t\t(\S+) .*\n[^\t])?`)
+
+// hanging says which test was running when the time was over; "" if it was not, or if
+// something failed before.
+func hanging(out string) string {
+	m := timeout.FindStringSubmatch(out)
+	if m == nil || len(failed(out)) > 0 {
+		return ""
+	}
+	return "a time-out of " + cmp.Or(m[1], "all")
+}
+
+// failed returns the tests that failed, the innermost of each.
+func failed(out string) (seen []string) {
 	for _, f := range failing.FindAllStringSubmatch(out, -1) {
 		// A test's line comes before those of its subtests.
 		if n := len(seen); n > 0 && strings.HasPrefix(f[1], seen[n-1]+"/") {
@@ -128,6 +184,13 @@ func noticed(out string) string {
 		}
 		seen = append(seen, f[1])
 	}
+	return seen
+}
+
+// noticed says which tests failed, with the reason of a failing seed; of a process that
+// ended otherwise, how.
+func noticed(out string) string {
+	seen := failed(out)
 	if s := seed.FindString(out); s != "" {
 		seen = append(seen, "("+s[:min(len(s), maxReason)]+")")
 	}

@@ -41,3 +41,28 @@ func TestNoticed(t *testing.T) {
 		}
 	}
 }
+
+func TestNamed(t *testing.T) {
+	table := []byte("| guard | noticed by |\n| --- | --- |\n| acks count twice | TestA/b=1, TestC (seed 7: lost) |\n| acks | not a Test |\n| last | the reader: ExampleOpen |")
+	for guard, want := range map[string]string{"acks count twice": "TestA/b=1", "acks": "", "twice": "", "last": "ExampleOpen", "guard": ""} {
+		if got := Named(table, guard); got != want {
+			t.Errorf("%q: got %q, want %q", guard, got, want)
+		}
+	}
+	if got, want := pattern("TestA/b=1.5"), `^TestA$/^b=1\.5$`; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestHanging(t *testing.T) {
+	for out, want := range map[string]string{
+		"panic: test timed out after 1s\n\trunning tests:\n\t\tTestA (1s)\n\t\tTestA/b (1s)\n\ngoroutine 7":       "a time-out of TestA/b",
+		"panic: test timed out after 1s\n\ngoroutine 7":                                                           "a time-out of all",
+		"--- FAIL: TestA (0.1s)\npanic: test timed out after 1s\n\trunning tests:\n\t\tTestB (1s)\n\ngoroutine 7": "",
+		"panic: it broke\n\ngoroutine": "",
+	} {
+		if got := hanging(out); got != want {
+			t.Errorf("%q: got %q, want %q", out, got, want)
+		}
+	}
+}
