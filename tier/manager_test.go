@@ -320,6 +320,12 @@ func TestLostObjectIsAnAlarm(t *testing.T) {
 			t.Fatal(d[0].Err)
 		}
 		before := r.store.Counts().Get
+		r.store.SetFault(func(op tiertest.Op) tiertest.Fault {
+			if op.Key == key && r.store.Counts().Get-before > 10 {
+				return tiertest.Fault{Err: tier.ErrDenied} // or it might be asked for for ever
+			}
+			return tiertest.Fault{}
+		})
 		_, err := r.tier.Read(t.Context(), x.Base+1, 1)
 		var missing *tier.MissingError
 		if !errors.As(err, &missing) || missing.Key != key || missing.Base != x.Base+1 || missing.End != x.End || !errors.Is(err, tier.ErrNotFound) {

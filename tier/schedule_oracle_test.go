@@ -95,7 +95,7 @@ func (o *oracle) committed(c tier.Committed) {
 	o.counts[fmt.Sprintf("%T", e.Body)[len("tier."):]]++
 	o.counts[v.String()]++
 	switch v {
-	case tier.RefusedID, tier.RefusedLineage, tier.RefusedState, tier.RefusedPartition:
+	case tier.RefusedID, tier.RefusedLineage, tier.RefusedLive, tier.RefusedState, tier.RefusedPartition:
 		o.blame("event %d, %T %+v: %v in epoch %d", c.Offset, e.Body, e.Body, v, e.Epoch)
 	}
 	if v == tier.Applied {

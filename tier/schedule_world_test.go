@@ -184,6 +184,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 		return tiertest.Fault{}
 	})
 	w.events.SetFault(func(log.PartitionID) tiertest.EventFault {
+		if w.oracle.err() != nil {
+			return tiertest.EventLost // or what is wrong may go on for ever before anybody looks
+		}
 		if w.quiet.Load() {
 			return tiertest.EventCommitted
 		}
@@ -546,7 +549,7 @@ func (w *world) append(s *shard) {
 		for i := range 1 + w.r.IntN(3) {
 			v := fmt.Sprintf("%d:%d:%d:%s", s.i, base+log.Offset(i), s.epoch, strings.Repeat("x", w.r.IntN(300)))
 			values[base+log.Offset(i)] = v
-			if err := b.Append(log.Record{Value: []byte(v), Timestamp: time.Now()}); err != nil {
+			if err := b.Append(log.Record{Value: []byte(v), Timestamp: time.Now().Add(producerClock(base))}); err != nil {
 				w.fail("build: %v", err)
 			}
 		}
@@ -565,6 +568,9 @@ func (w *world) append(s *shard) {
 	}
 	w.commit(s)
 }
+
+// producerClock is how far the clock of whoever wrote at an offset is from ours.
+func producerClock(at log.Offset) time.Duration { return time.Duration(at/64%3-1) * 24 * time.Hour }
 
 // copy copies a shard up to end to a replica, durably.
 func (w *world) copy(s *shard, r *replica, end log.Offset) {
