@@ -136,6 +136,12 @@ func TestNotFoundIsResolvedOnce(t *testing.T) {
 				// Lost: two requests and an alarm, in bounded time.
 				a.remove(key(x))
 				before := a.store.Counts().Get
+				a.store.SetFault(func(op tiertest.Op) tiertest.Fault {
+					if op.Key == key(x) && a.store.Counts().Get-before > 10 {
+						return tiertest.Fault{Err: tier.ErrDenied} // or it might be asked for for ever
+					}
+					return tiertest.Fault{}
+				})
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				var missing *tier.MissingError

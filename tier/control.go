@@ -330,16 +330,33 @@ func (p *Partition) startDeletes(lead *leadership, next *wish) error {
 		m.mu.Unlock()
 		// The job is looked at after the state: one that is given up in between
 		// stays pending until the next time, one that begins is not in it yet.
+		var uploads []ID
 		for _, c := range pending {
-			if !c.Deleting && c.ID != job && len(ids) < deleteBatch {
-				ids = append(ids, c.ID)
+			if !c.Deleting && c.ID != job && len(ids)+len(uploads) < deleteBatch {
+				uploads = append(uploads, c.ID)
 			}
 		}
-		if len(ids) == 0 {
+		if len(ids)+len(uploads) == 0 {
 			p.wantDeletes(lead, pending, next)
 			return nil
 		}
-		v, err := p.propose(lead, DeleteStarted{IDs: ids})
+		v, err := p.proposeMade(lead, func() (Body, error) {
+			// One that has finished in between is a range now, and not to be deleted.
+			p.ledger.mu.RLock()
+			defer p.ledger.mu.RUnlock()
+			for _, id := range uploads {
+				if p.ledger.state.findPending(id) >= 0 {
+					ids = append(ids, id)
+				}
+			}
+			if len(ids) == 0 {
+				return nil, errNothingDue
+			}
+			return DeleteStarted{IDs: ids}, nil
+		})
+		if errors.Is(err, errNothingDue) {
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("delete started: %w", err)
 		}
@@ -348,6 +365,8 @@ func (p *Partition) startDeletes(lead *leadership, next *wish) error {
 		}
 	}
 }
+
+var errNothingDue = errors.New("tier: nothing is to be deleted any more")
 
 // deleteDue says what is to be done about a pending deletion: ask the store, and
 // whether it can be closed when the store has confirmed.

@@ -293,6 +293,11 @@ func (w *world) settle() {
 	}
 	time.Sleep(2*uploadDeadline + 10*time.Minute)
 	synctest.Wait()
+	// Each partition has a checkpoint that is young, or so far from the end as makes one
+	// due, and what lies below goes in small batches.
+	if start, err := w.events.Start(w.ctx); err != nil || w.events.Len()-int(start) > keptEvents {
+		w.fail("the tier log keeps [%d, %d) after all is quiet: %v", start, w.events.Len(), err)
+	}
 	want := map[string]bool{tier.OwnerKey("p"): true}
 	for _, s := range w.shards {
 		w.settled(s, want)

@@ -272,7 +272,11 @@ func (w *world) fail(format string, a ...any) {
 	w.t.Fatalf("seed %d: %s\n%s", w.seed, fmt.Sprintf(format, a...), strings.Join(trace, "\n"))
 }
 
-const uploadDeadline = 10 * time.Minute
+const (
+	uploadDeadline   = 10 * time.Minute
+	checkpointEvents = 8
+	keptEvents       = 5 * checkpointEvents // that the tier log has at most when all is quiet: twice what the rules add up to
+)
 
 // dir is where a node keeps its states, and its logs below it.
 const dir = "data"
@@ -286,7 +290,7 @@ func (w *world) boot(n *node) {
 		w.fail("node %d: %v", n.n, err)
 	}
 	o := tier.Options{
-		CheckpointEvents: 8, CheckpointInterval: 3 * time.Minute, BackupWindow: -1, ReaderGrace: -1,
+		CheckpointEvents: checkpointEvents, CheckpointInterval: 3 * time.Minute, BackupWindow: -1, ReaderGrace: -1,
 		Store: w.store, Events: w.events, Cluster: tier.ID{1}, Prefix: "p", ChunkBytes: 4 << 10, CacheBytes: 16 << 10,
 		UploadDeadline: uploadDeadline, Interval: time.Minute,
 		Logger: slog.New(slog.NewTextHandler(traceWriter{w, n.n}, nil)),
