@@ -157,6 +157,9 @@ func (m Mutation) test(dir, src string, args Tests) (out string, err error) {
 var (
 	failing = regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`)
 	seed    = regexp.MustCompile(`seed \d+: [^\n]*`)
+
+	// ids are longer than they tell: random ones, and offsets with their zeros.
+	ids = regexp.MustCompile(`[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{20}`)
 )
 
 // maxReason bounds how much of a failing seed's reason is told.
@@ -191,8 +194,8 @@ func failed(out string) (seen []string) {
 // ended otherwise, how.
 func noticed(out string) string {
 	seen := failed(out)
-	if s := seed.FindString(out); s != "" {
-		seen = append(seen, "("+s[:min(len(s), maxReason)]+")")
+	if s := ids.ReplaceAllString(seed.FindString(out), "…"); s != "" {
+		seen = append(seen, "("+strings.ToValidUTF8(s[:min(len(s), maxReason)], "")+")")
 	}
 	if len(seen) > 0 {
 		return strings.Join(seen, " ")

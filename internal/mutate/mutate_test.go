@@ -31,8 +31,9 @@ func TestRead(t *testing.T) {
 
 func TestNoticed(t *testing.T) {
 	for out, want := range map[string]string{
-		"--- FAIL: TestA (0.1s)\n    --- FAIL: TestA/b (0.1s)\n        --- FAIL: TestA/b/c (0s)\n--- FAIL: TestAb (0s)\n": "TestA/b/c TestAb",
-		"--- FAIL: TestA (0.1s)\n    x_test.go:1: seed 7: lost\nmore":                                                     "TestA (seed 7: lost)",
+		"--- FAIL: TestA (0.1s)\n    --- FAIL: TestA/b (0.1s)\n        --- FAIL: TestA/b/c (0s)\n--- FAIL: TestAb (0s)\n":       "TestA/b/c TestAb",
+		"--- FAIL: TestA (0.1s)\n    x_test.go:1: seed 7: lost\nmore":                                                           "TestA (seed 7: lost)",
+		"--- FAIL: TestA (0.1s)\n    x_test.go:1: seed 7: p/0/01020300-0000-0000-0000-00000000000f/00000000000000000249-7 lost": "TestA (seed 7: p/0/…/…-7 lost)",
 		"panic: it broke\n\ngoroutine": "panic: it broke",
 		"exit status 2":                "fails",
 	} {
