@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"sort"
+	"sync"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -615,24 +616,45 @@ func (c *chunk) add(b record.Batch, highest int64) {
 	c.sum = crc32.Update(c.sum, castagnoli, b.Bytes())
 }
 
-// An objectSource gives the bytes of a planned object from the log. It holds one
-// chunk in memory, once more if that is compressed.
+// An objectSource gives the bytes of a planned object from the log. While one chunk
+// is given, the next is loaded: it holds two chunks in memory, and each once more if it
+// is compressed.
 type objectSource struct {
-	ctx   context.Context // of the upload; reads fail after it
-	read  batchReader
-	plan  *objectPlan
-	token chan struct{} // holds one token while nobody uses what follows
-	buf   []byte        // batches of a chunk
-	out   []byte        // the chunk as it is to be stored: buf, or packed
-	have  int           // index of the chunk in out, -1 for none
-
-	packed []byte
+	ctx    context.Context // of the upload; reads fail after it
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	read   batchReader
+	plan   *objectPlan
+	token  chan struct{} // holds one token while nobody uses what follows
+	have   *loadedChunk  // what is given, nil for none
+	ahead  *loadedChunk  // what is loaded meanwhile, nil for none
 }
 
+// A loadedChunk is a chunk as it is to be stored, or on its way to be. What is behind
+// done belongs to the goroutine that loads until that is closed.
+type loadedChunk struct {
+	i    int
+	done chan struct{}
+
+	err    error
+	buf    []byte // batches
+	packed []byte
+	out    []byte // buf, or packed
+}
+
+// newObjectSource begins to load the first chunk. Requires: the caller closes it.
 func newObjectSource(ctx context.Context, read batchReader, plan *objectPlan) *objectSource {
-	s := &objectSource{ctx: ctx, read: read, plan: plan, token: make(chan struct{}, 1), have: -1}
+	s := &objectSource{read: read, plan: plan, token: make(chan struct{}, 1)}
+	s.ctx, s.cancel = context.WithCancel(ctx)
+	s.ahead = s.start(0, &loadedChunk{})
 	s.token <- struct{}{}
 	return s
+}
+
+// close returns when nothing reads the log any more. Requires: no ReadAt is under way.
+func (s *objectSource) close() {
+	s.cancel()
+	s.wg.Wait()
 }
 
 // ReadAt implements io.ReaderAt. The bytes are checked against the plan: a log
@@ -675,26 +697,74 @@ func (s *objectSource) readChunk(p []byte, at int64) (int, error) {
 	i := sort.Search(len(s.plan.chunks), func(i int) bool {
 		return s.plan.chunks[i].pos+int64(s.plan.chunks[i].stored) > at
 	})
-	c := &s.plan.chunks[i]
-	if s.have != i {
-		if err := s.load(c); err != nil {
-			s.have = -1
+	if s.have == nil || s.have.i != i {
+		if err := s.turn(i); err != nil {
 			return 0, err
 		}
-		s.have = i
 	}
-	return copy(p, s.out[at-c.pos:]), nil
+	return copy(p, s.have.out[at-s.plan.chunks[i].pos:]), nil
 }
 
-// load fills out with a chunk.
-func (s *objectSource) load(c *chunk) error {
-	if s.buf == nil {
-		s.buf = make([]byte, 0, s.plan.largest)
+// turn makes chunk i the one that is given, and has the one behind it loaded.
+func (s *objectSource) turn(i int) error {
+	free := s.have // its memory is used again
+	s.have = nil
+	if s.ahead == nil {
+		s.ahead = s.start(i, &loadedChunk{})
+	} else if s.ahead.i != i { // a jump
+		if err := s.await(); err != nil {
+			return err
+		}
+		s.ahead = s.start(i, s.ahead)
 	}
-	s.buf = s.buf[:0]
+	if err := s.await(); err != nil {
+		return err
+	}
+	loaded := s.ahead
+	s.ahead = nil
+	if loaded.err != nil {
+		return loaded.err
+	}
+	s.have = loaded
+	if i+1 < len(s.plan.chunks) {
+		if free == nil {
+			free = &loadedChunk{}
+		}
+		s.ahead = s.start(i+1, free)
+	}
+	return nil
+}
+
+// await returns when what is loaded ahead is there, or has failed.
+func (s *objectSource) await() error {
+	select {
+	case <-s.ahead.done:
+		return nil
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	}
+}
+
+// start has chunk i loaded, into the memory of free.
+func (s *objectSource) start(i int, free *loadedChunk) *loadedChunk {
+	l := &loadedChunk{i: i, done: make(chan struct{}), buf: free.buf, packed: free.packed}
+	s.wg.Go(func() {
+		defer close(l.done)
+		l.err = s.load(l)
+	})
+	return l
+}
+
+// load fills in a chunk.
+func (s *objectSource) load(l *loadedChunk) error {
+	c := &s.plan.chunks[l.i]
+	if l.buf == nil {
+		l.buf = make([]byte, 0, s.plan.largest)
+	}
+	l.buf = l.buf[:0]
 	// A log refuses offsets below its start, also those of a batch that holds it.
 	for at := max(c.base, s.plan.from); at < c.end; {
-		batches, release, err := s.read(s.ctx, at, c.end, c.length-len(s.buf))
+		batches, release, err := s.read(s.ctx, at, c.end, min(c.length-len(l.buf), scanBytes))
 		if err != nil {
 			return fmt.Errorf("read offset %d: %w", at, err)
 		}
@@ -704,23 +774,23 @@ func (s *objectSource) load(c *chunk) error {
 				at = b.NextOffset()
 			}
 		}
-		if err == nil && (len(batches) == 0 || len(s.buf)+len(batches) > c.length) {
-			err = fmt.Errorf("%w: the log gave %d bytes of chunk [%d, %d), want %d", ErrCorrupt, len(s.buf)+len(batches), c.base, c.end, c.length)
+		if err == nil && (len(batches) == 0 || len(l.buf)+len(batches) > c.length) {
+			err = fmt.Errorf("%w: the log gave %d bytes of chunk [%d, %d), want %d", ErrCorrupt, len(l.buf)+len(batches), c.base, c.end, c.length)
 		}
 		if err == nil {
-			s.buf = append(s.buf, batches...)
+			l.buf = append(l.buf, batches...)
 		}
 		release()
 		if err != nil {
 			return err
 		}
 	}
-	s.out = s.buf
+	l.out = l.buf
 	if c.codec != codecNone {
-		s.packed, _ = pack(s.packed[:0], s.buf)
-		s.out = s.packed
+		l.packed, _ = pack(l.packed[:0], l.buf)
+		l.out = l.packed
 	}
-	if len(s.buf) != c.length || len(s.out) != c.stored || crc32.Checksum(s.out, castagnoli) != c.sum {
+	if len(l.buf) != c.length || len(l.out) != c.stored || crc32.Checksum(l.out, castagnoli) != c.sum {
 		return fmt.Errorf("%w: the log changed under the upload of [%d, %d)", ErrCorrupt, c.base, c.end)
 	}
 	return nil

@@ -44,6 +44,13 @@ func testBatches(t testing.TB, base log.Offset, n int, valueBytes int) []byte {
 	return out
 }
 
+// testSource is an objectSource that is closed with the test.
+func testSource(ctx context.Context, t *testing.T, read batchReader, p *objectPlan) *objectSource {
+	s := newObjectSource(ctx, read, p)
+	t.Cleanup(s.close)
+	return s
+}
+
 // readBytes is a batchReader over batches in memory. It gives at most limit bytes.
 func readBytes(batches []byte, limit int) batchReader {
 	return func(ctx context.Context, from, below log.Offset, maxBytes int) ([]byte, func(), error) {
@@ -111,7 +118,7 @@ func TestObjectRoundTrip(t *testing.T) {
 		t.Run(fmt.Sprintf("%d/%d/%d/%v", test.n, test.valueBytes, test.chunkBytes, test.compress), func(t *testing.T) {
 			batches := testBatches(t, 100, test.n, test.valueBytes)
 			p := testPlanOf(t, batches, 100, test.chunkBytes, test.compress)
-			src := newObjectSource(t.Context(), readBytes(batches, 2000), p)
+			src := testSource(t.Context(), t, readBytes(batches, 2000), p)
 			object := make([]byte, p.size)
 			if n, err := src.ReadAt(object, 0); n != len(object) || err != nil {
 				t.Fatalf("ReadAt: %d, %v", n, err)
@@ -189,7 +196,7 @@ func TestWholeObjectInCache(t *testing.T) {
 	}{{10, true}, {9000, false}} {
 		p := testPlan(t, testBatches(t, 100, 1, test.valueBytes), 100, 64<<10)
 		whole := make([]byte, p.size)
-		if _, err := newObjectSource(t.Context(), readBytes(testBatches(t, 100, 1, test.valueBytes), 2000), p).ReadAt(whole, 0); err != nil {
+		if _, err := testSource(t.Context(), t, readBytes(testBatches(t, 100, 1, test.valueBytes), 2000), p).ReadAt(whole, 0); err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
@@ -237,7 +244,7 @@ func TestObjectFromInsideABatch(t *testing.T) {
 	if p.info.Base != 50 {
 		t.Errorf("base %d, want that of the batch", p.info.Base)
 	}
-	if _, err := newObjectSource(t.Context(), read, p).ReadAt(make([]byte, p.size), 0); err != nil {
+	if _, err := testSource(t.Context(), t, read, p).ReadAt(make([]byte, p.size), 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -256,13 +263,13 @@ func TestObjectLogChanges(t *testing.T) {
 			return c
 		}(),
 	} {
-		if _, err := newObjectSource(t.Context(), readBytes(changed, 1<<20), p).ReadAt(make([]byte, p.size), 0); err == nil {
+		if _, err := testSource(t.Context(), t, readBytes(changed, 1<<20), p).ReadAt(make([]byte, p.size), 0); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errObsolete)
-	if _, err := newObjectSource(ctx, readBytes(batches, 1<<20), p).ReadAt(make([]byte, p.size), 0); !errors.Is(err, errObsolete) {
+	if _, err := testSource(ctx, t, readBytes(batches, 1<<20), p).ReadAt(make([]byte, p.size), 0); !errors.Is(err, errObsolete) {
 		t.Errorf("after the end of the upload: %v", err)
 	}
 }
@@ -288,6 +295,30 @@ func TestPlanRefuses(t *testing.T) {
 	for _, test := range tests {
 		if _, err := planObject(t.Context(), readBytes(test.batches, 1<<20), test.from, objectHeader{ID: ID{1}, End: test.end}, nil, nil, nil, 4096, false); err == nil {
 			t.Errorf("%s: no error", test.name)
+		}
+	}
+}
+
+// TestPlanFits: what was planned ahead is used only for the very object that would be
+// planned now.
+func TestPlanFits(t *testing.T) {
+	lineage := []log.EpochStart{{Epoch: 1, Start: 0}, {Epoch: 4, Start: 120}}
+	p := &objectPlan{from: 110, info: objectHeader{Base: 100, End: 130, Predecessor: ID{7}, Lineage: lineage}}
+	for _, test := range []struct {
+		name      string
+		from, end log.Offset
+		below     ID
+		lineage   []log.EpochStart
+		want      bool
+	}{
+		{"the same", 110, 130, ID{7}, slices.Clone(lineage), true},
+		{"the tier end moved", 111, 130, ID{7}, lineage, false},
+		{"another segment", 110, 131, ID{7}, lineage, false},
+		{"another range below", 110, 130, ID{8}, lineage, false},
+		{"another lineage", 110, 130, ID{7}, []log.EpochStart{{Epoch: 1, Start: 0}, {Epoch: 5, Start: 120}}, false},
+	} {
+		if got := p.fits(test.from, test.end, test.below, test.lineage); got != test.want {
+			t.Errorf("%s: %v", test.name, got)
 		}
 	}
 }

@@ -96,8 +96,9 @@ type Options struct {
 	Reads     int
 
 	// Uploads is how many objects are written at once, one per partition; further
-	// partitions wait for their turn. Each takes memory of about two chunks. Default
-	// DefaultUploads.
+	// partitions wait for their turn. Each takes memory of about two chunks, and of six
+	// with CompressChunks: the next chunk is read while one is sent, and the next object
+	// is planned while one is on its way. Default DefaultUploads.
 	Uploads int
 
 	// UploadBytesPerSecond bounds what all uploads of the node together give to the

@@ -49,6 +49,7 @@ type leadership struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // tasks; Add only under Manager.mu while it is Partition.lead
 	token  chan struct{}  // holds one token while no event is in flight
+	ahead  *objectPlan    // of the next range, or nil; only the upload task uses it
 
 	// Guarded by Manager.mu.
 	barrier      bool  // read back

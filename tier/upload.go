@@ -6,7 +6,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
+	"sync"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -53,7 +55,12 @@ func newID() ID {
 // sealed segment, all of it committed and outside of open transactions. ok is
 // false if there is none.
 func (p *Partition) candidate() (from log.Offset, seg log.Segment, ok bool, err error) {
-	v, o := p.View(), p.options()
+	return p.candidateAt(p.View())
+}
+
+// candidateAt is candidate for a view.
+func (p *Partition) candidateAt(v View) (from log.Offset, seg log.Segment, ok bool, err error) {
+	o := p.options()
 	if !v.Known || !o.Tiered || o.Paused {
 		return 0, seg, false, nil
 	}
@@ -94,12 +101,17 @@ func lineageOf(chain []log.EpochStart, base, end log.Offset) []log.EpochStart {
 	return chain[i:]
 }
 
-// plan lays out the object for a candidate.
-func (p *Partition) plan(ctx context.Context, lead *leadership, from log.Offset, seg log.Segment) (*objectPlan, error) {
-	l := p.log
-	chain := l.EpochChain()
-	n := sort.Search(len(chain), func(i int) bool { return chain[i].Start >= seg.End })
-	lineage := lineageOf(chain, from, seg.End)
+// lineageAt returns the leader-epoch chain of the log below end, and the part of it
+// that covers [from, end).
+func (p *Partition) lineageAt(from, end log.Offset) (chain, lineage []log.EpochStart) {
+	chain = p.log.EpochChain()
+	n := sort.Search(len(chain), func(i int) bool { return chain[i].Start >= end })
+	return chain[:n], lineageOf(chain, from, end)
+}
+
+// plan lays out the object for a candidate. ahead is what was planned ahead, or nil.
+func (p *Partition) plan(ctx context.Context, lead *leadership, from log.Offset, seg log.Segment, ahead *objectPlan) (*objectPlan, error) {
+	chain, lineage := p.lineageAt(from, seg.End)
 	p.ledger.mu.RLock()
 	tiered := p.ledger.state.lineage
 	var below ID
@@ -112,18 +124,71 @@ func (p *Partition) plan(ctx context.Context, lead *leadership, from log.Offset,
 		return nil, fmt.Errorf("tier: the local log has epoch %d at offset %d, the tier ends in epoch %d from %d on: they are not one log",
 			lineage[0].Epoch, from, last.Epoch, last.Start)
 	}
-	producers, err := l.ProducerSnapshot(ctx, seg.End)
+	if ahead != nil && ahead.fits(from, seg.End, below, lineage) {
+		return ahead, nil
+	}
+	return p.layOut(ctx, lead, from, seg, chain, lineage, below)
+}
+
+// fits says whether what was planned ahead is what would be planned now.
+func (p *objectPlan) fits(from, end log.Offset, below ID, lineage []log.EpochStart) bool {
+	return p.from == from && p.info.End == end && p.info.Predecessor == below && slices.Equal(p.info.Lineage, lineage)
+}
+
+// layOut reads a candidate that is to follow the range below.
+func (p *Partition) layOut(ctx context.Context, lead *leadership, from log.Offset, seg log.Segment, chain, lineage []log.EpochStart, below ID) (*objectPlan, error) {
+	producers, err := p.log.ProducerSnapshot(ctx, seg.End)
 	if err != nil {
 		return nil, fmt.Errorf("producers at offset %d: %w", seg.End, err)
 	}
-	aborted, err := l.AbortedTransactions(ctx, from, seg.End)
+	aborted, err := p.log.AbortedTransactions(ctx, from, seg.End)
 	if err != nil {
 		return nil, fmt.Errorf("aborted transactions in [%d, %d): %w", from, seg.End, err)
 	}
 	return planObject(ctx, p.m.read.batches(p.read), from, objectHeader{
 		Cluster: p.m.o.Cluster, Partition: p.id, Epoch: lead.epoch, ID: newID(),
 		Base: from, End: seg.End, SealedMs: millis(seg.SealedAt), Predecessor: below, Lineage: lineage,
-	}, chain[:n], aborted, producers, p.m.o.ChunkBytes, p.m.o.CompressChunks)
+	}, chain, aborted, producers, p.m.o.ChunkBytes, p.m.o.CompressChunks)
+}
+
+// planAhead plans the object behind that of a job, while that is on its way. Nothing of
+// it is announced or sent: the next attempt uses it if it is then what that would plan.
+// With other partitions waiting nothing is done, since they would leave it lying in
+// memory. end returns when nothing is read any more; without keep it ends that and
+// drops what there is.
+func (p *Partition) planAhead(lead *leadership, j *uploadJob) (end func(keep bool)) {
+	m := p.m
+	m.mu.Lock()
+	others := len(m.queues[taskUpload].list) > 0
+	m.mu.Unlock()
+	if others {
+		return func(bool) {}
+	}
+	ctx, cancel := context.WithCancel(lead.ctx)
+	var wg sync.WaitGroup
+	var plan *objectPlan
+	wg.Go(func() {
+		v := p.View()
+		v.TierEnd = max(v.TierEnd, j.end)
+		from, seg, ok, err := p.candidateAt(v)
+		if err != nil || !ok {
+			return // the next attempt sees it, too
+		}
+		chain, lineage := p.lineageAt(from, seg.End)
+		if next, err := p.layOut(ctx, lead, from, seg, chain, lineage, j.plan.info.ID); err == nil {
+			plan = next
+		}
+	})
+	return func(keep bool) {
+		if !keep {
+			cancel()
+		}
+		wg.Wait()
+		cancel()
+		if keep {
+			lead.ahead = plan
+		}
+	}
 }
 
 // millis returns Unix milliseconds that an event can carry.
@@ -197,9 +262,11 @@ func (p *Partition) dropJob(lead *leadership, job *uploadJob) {
 
 // attempt goes as far with the job as it can. It makes one if there is none; *job
 // stays nil if there is nothing to do.
-func (p *Partition) attempt(lead *leadership, job **uploadJob) error {
+func (p *Partition) attempt(lead *leadership, job **uploadJob) (err error) {
 	m := p.m
 	if *job == nil {
+		ahead := lead.ahead
+		lead.ahead = nil // an id is used once
 		if !p.mayStart(lead) {
 			return nil
 		}
@@ -207,7 +274,7 @@ func (p *Partition) attempt(lead *leadership, job **uploadJob) error {
 		if err != nil || !ok {
 			return err
 		}
-		plan, err := p.plan(lead.ctx, lead, from, seg)
+		plan, err := p.plan(lead.ctx, lead, from, seg, ahead)
 		if err != nil {
 			return fmt.Errorf("plan the range [%d, %d): %w", from, seg.End, err)
 		}
@@ -235,6 +302,8 @@ func (p *Partition) attempt(lead *leadership, job **uploadJob) error {
 		return errObsolete
 	}
 	if !j.stored {
+		end := p.planAhead(lead, j)
+		defer func() { end(err == nil) }()
 		if err := p.put(j); err != nil {
 			return fmt.Errorf("put %s: %w", j.key, err)
 		}
@@ -296,7 +365,9 @@ func (p *Partition) put(j *uploadJob) error {
 	}
 	ctx, cancel := context.WithDeadlineCause(j.ctx, j.deadline, errDeadline)
 	defer cancel()
-	err := m.o.Store.Put(ctx, j.key, m.sent.reader(ctx, newObjectSource(ctx, p.read, j.plan)), j.plan.size, PutOptions{
+	source := newObjectSource(ctx, p.read, j.plan)
+	defer source.close()
+	err := m.o.Store.Put(ctx, j.key, m.sent.reader(ctx, source), j.plan.size, PutOptions{
 		IfAbsent: m.o.Store.Capabilities().IfAbsent, CRC32C: j.plan.sum, HasCRC32C: true,
 	})
 	if err == nil {

@@ -145,6 +145,50 @@ func uploadRate(t *testing.T, parts, segments, segmentBytes int) {
 	}
 }
 
+// TestPlanAhead: while an object is on its way the next one, and no other, is read from
+// the log and planned, and what was planned is not read for that again.
+func TestPlanAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, 1, tier.Options{}, func(o *log.Options) { o.SegmentBytes = 64 << 10 })
+		for !c.manager.Stats().OwnerChecked {
+			time.Sleep(time.Second)
+		}
+		c.store.SetDelay(time.Minute)
+		c.manager.Pause() // no segment is sealed after the first upload has looked for the next
+		c.fill(0, 70, 4<<10)
+		puts := c.store.Counts().Put
+		c.manager.Resume()
+		var sealed []int64
+		for _, s := range c.logs[0].Segments() {
+			if s.Sealed {
+				sealed = append(sealed, s.Bytes)
+			}
+		}
+		if len(sealed) < 3 {
+			t.Fatalf("%d sealed segments", len(sealed))
+		}
+		for c.store.Counts().Put == puts {
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		// The first chunk of the first object is read a second time, to be sent.
+		read, least := c.logs[0].Stats().ReadBytes, sealed[0]+sealed[1]
+		if read < least || read > least+8<<10 {
+			t.Errorf("during the first upload %d bytes were read of the log, the first two objects have %d", read, least)
+		}
+		for len(c.seen()) < len(sealed) {
+			time.Sleep(time.Second)
+		}
+		var total int64
+		for _, n := range sealed {
+			total += n
+		}
+		if read := c.logs[0].Stats().ReadBytes; read != 2*total {
+			t.Errorf("%d bytes were read of the log, want all %d twice", read, total)
+		}
+	})
+}
+
 // TestUploadRateIsShared: a large object does not hold up the small ones of others.
 func TestUploadRateIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
