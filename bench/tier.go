@@ -56,6 +56,8 @@ type tierBench struct {
 	want   func(string) bool
 	addr   string // of the server, once it runs
 	server *exec.Cmd
+	bare   *minio.Core // once it was asked for
+	data   []byte      // what the bare client puts
 }
 
 // serve starts the server if it does not run yet.
@@ -122,10 +124,15 @@ func (b *tierBench) store(prefix string) (*s3store.Store, error) {
 
 // raw is the bare client.
 func (b *tierBench) raw() (*minio.Core, error) {
+	if b.bare != nil {
+		return b.bare, nil
+	}
 	if err := b.serve(); err != nil {
 		return nil, err
 	}
-	return minio.NewCore(b.addr, &minio.Options{Creds: credentials.NewStaticV4(serverKey, serverSecret, ""), Region: s3store.DefaultRegion})
+	core, err := minio.NewCore(b.addr, &minio.Options{Creds: credentials.NewStaticV4(serverKey, serverSecret, ""), Region: s3store.DefaultRegion})
+	b.bare = core
+	return core, err
 }
 
 // lookups measures how long it takes to find one of many ranges by offset.
