@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/pprof"
+	"sort"
 	"sync"
 	"time"
 
@@ -20,9 +21,13 @@ const readAttempts = 3
 
 // A partKey names a cached part of an object: a chunk by its number, or the tail.
 type partKey struct {
-	id   ID
-	part int32
+	id    ID
+	part  int32
+	piece int32 // of the chunk, from 1 on; 0 for the whole
 }
+
+func chunkKey(id ID, i int) partKey { return partKey{id: id, part: int32(i)} }
+func tailKey(id ID) partKey         { return partKey{id: id, part: tailPart} }
 
 const tailPart int32 = -1
 
@@ -273,7 +278,7 @@ type object struct {
 
 // tail returns the parsed tail of an object.
 func (c *coldReader) tail(ctx context.Context, o object) (*objectTail, error) {
-	p, err := c.get(ctx, partKey{o.ID, tailPart}, c.loadTail(o))
+	p, err := c.get(ctx, tailKey(o.ID), c.loadTail(o))
 	if err != nil {
 		return nil, err
 	}
@@ -289,7 +294,7 @@ func (c *coldReader) loadTail(o object) func(context.Context) (*part, error) {
 			from, more = 0, more+o.BatchBytes
 		}
 		tailAt := o.ObjectBytes - o.TailBytes
-		if p := c.fromDisk(ctx, partKey{o.ID, tailPart}, o.TailBytes, o.TailBytes, func(b []byte) (*part, error) { return c.openTail(o, b, tailAt) }); p != nil {
+		if p := c.fromDisk(ctx, tailKey(o.ID), o.TailBytes, o.TailBytes, func(b []byte) (*part, error) { return c.openTail(o, b, tailAt) }); p != nil {
 			return p, nil
 		}
 		return c.fetch(ctx, o.key, from, o.ObjectBytes-from, more, func(b []byte) (*part, error) {
@@ -317,7 +322,7 @@ func (c *coldReader) openTail(o object, b []byte, from int64) (*part, error) {
 	if err != nil {
 		return nil, c.corrupt(o.key, from+tailAt, err)
 	}
-	c.disk.put(partKey{o.ID, tailPart}, b[tailAt:])
+	c.disk.put(tailKey(o.ID), b[tailAt:])
 	if from == 0 {
 		for i := range t.chunks {
 			ch := &t.chunks[i]
@@ -326,7 +331,7 @@ func (c *coldReader) openTail(o object, b []byte, from int64) (*part, error) {
 			if err != nil {
 				continue // its reader will see
 			}
-			k := partKey{o.ID, int32(i)}
+			k := chunkKey(o.ID, i)
 			c.disk.put(k, stored)
 			// Copied, so that each part can be let go of by itself, and a small one does not keep
 			// a long tail in memory.
@@ -336,12 +341,12 @@ func (c *coldReader) openTail(o object, b []byte, from int64) (*part, error) {
 			c.add(&part{key: k, batches: raw, size: int64(len(raw))})
 		}
 	}
-	return &part{key: partKey{o.ID, tailPart}, tail: t, size: t.memory}, nil
+	return &part{key: tailKey(o.ID), tail: t, size: t.memory}, nil
 }
 
 // chunk returns the batches of one chunk.
 func (c *coldReader) chunk(ctx context.Context, o object, t *objectTail, i int) ([]byte, error) {
-	p, err := c.get(ctx, partKey{o.ID, int32(i)}, c.loadChunk(o, t, i))
+	p, err := c.get(ctx, chunkKey(o.ID, i), c.loadChunk(o, t, i))
 	if err != nil {
 		return nil, err
 	}
@@ -349,7 +354,7 @@ func (c *coldReader) chunk(ctx context.Context, o object, t *objectTail, i int) 
 }
 
 func (c *coldReader) loadChunk(o object, t *objectTail, i int) func(context.Context) (*part, error) {
-	ch, k := &t.chunks[i], partKey{o.ID, int32(i)}
+	ch, k := &t.chunks[i], chunkKey(o.ID, i)
 	unpack := func(b []byte) (*part, error) {
 		batches, err := ch.unpack(b)
 		if err != nil {
@@ -371,27 +376,125 @@ func (c *coldReader) loadChunk(o object, t *objectTail, i int) func(context.Cont
 	}
 }
 
-// read returns whole batches from the one that holds from on, within one chunk.
-func (c *coldReader) read(ctx context.Context, o object, from log.Offset, maxBytes int) (s *Slice, t *objectTail, i int, err error) {
-	if t, err = c.tail(ctx, o); err != nil {
-		return nil, nil, 0, err
-	}
-	i = t.find(from)
-	batches, err := c.chunk(ctx, o, t, i)
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	s, err = cut(batches, &t.chunks[i], from, maxBytes)
-	if err != nil {
-		return nil, nil, 0, c.corrupt(o.key, t.chunks[i].pos, err)
-	}
-	return s, t, i, nil
+// A coldRead is what a read found, and where.
+type coldRead struct {
+	s      *Slice
+	t      *objectTail
+	i      int  // of the chunk
+	pieces bool // only a piece of it was read
 }
 
-// cut finds the batch that holds from in a chunk and takes whole batches from
-// there on.
-func cut(batches []byte, c *chunk, from log.Offset, maxBytes int) (*Slice, error) {
-	rest := batches[c.seek(from):]
+// read returns whole batches from the one that holds from on, within one chunk. before is
+// the stream that goes on with this read, if there is one.
+func (c *coldReader) read(ctx context.Context, o object, from log.Offset, maxBytes int, before stream) (r coldRead, err error) {
+	if r.t, err = c.tail(ctx, o); err != nil {
+		return r, err
+	}
+	r.i = r.t.find(from)
+	ch := &r.t.chunks[r.i]
+	var batches []byte
+	if r.pieces = ch.codec == codecNone && before.inPieces(chunkKey(o.ID, r.i), c.holds(chunkKey(o.ID, r.i), ch)); r.pieces {
+		batches, err = c.piece(ctx, o, r.t, r.i, from)
+	} else {
+		batches, err = c.chunk(ctx, o, r.t, r.i)
+		if err == nil {
+			batches = batches[ch.seek(from):]
+		}
+	}
+	if err != nil {
+		return r, err
+	}
+	if r.s, err = cut(batches, from, maxBytes); err != nil {
+		return r, c.corrupt(o.key, ch.pos, err)
+	}
+	return r, nil
+}
+
+// holds says whether a chunk is had without asking the store, or on its way.
+func (c *coldReader) holds(k partKey, ch *chunk) bool {
+	c.mu.Lock()
+	_, cached := c.cache[k]
+	_, coming := c.flights[k]
+	c.mu.Unlock()
+	return cached || coming || c.disk.has(k, int64(ch.stored))
+}
+
+// A piece is a run of the batches of a chunk that is not compressed: those that begin in
+// one of its stretches of equal length, as far as the index tells them apart.
+type piece struct {
+	n         int32
+	lo, hi    int // in the chunk
+	base, end log.Offset
+}
+
+// pieceAt returns the piece that has the batch with off. stretch is the length of those of
+// the chunk.
+func (c *chunk) pieceAt(off log.Offset, stretch int) piece {
+	bound := func(pos int) (int, log.Offset) { // the first batch of the index from pos on
+		if pos == 0 {
+			return 0, c.base
+		}
+		i := sort.Search(len(c.offsets), func(i int) bool { return int(c.offsets[i].pos) >= pos })
+		if i == len(c.offsets) {
+			return c.length, c.end
+		}
+		return int(c.offsets[i].pos), c.base + log.Offset(c.offsets[i].delta)
+	}
+	n := c.seek(off) / stretch
+	p := piece{n: int32(n)}
+	p.lo, p.base = bound(n * stretch)
+	p.hi, p.end = bound(min((n+1)*stretch, c.length))
+	return p
+}
+
+// piece returns the batches of a chunk from the one on that the index has at or before
+// from, to the end of their piece.
+func (c *coldReader) piece(ctx context.Context, o object, t *objectTail, i int, from log.Offset) ([]byte, error) {
+	ch := &t.chunks[i]
+	w := ch.pieceAt(from, int(c.o.ChunkBytes/4))
+	k := chunkKey(o.ID, i)
+	k.piece = w.n + 1
+	p, err := c.get(ctx, k, func(ctx context.Context) (*part, error) {
+		at := ch.pos + int64(w.lo)
+		return c.fetch(ctx, o.key, at, int64(w.hi-w.lo), 0, func(b []byte) (*part, error) {
+			if err := w.check(b, t.epochs); err != nil {
+				return nil, c.corrupt(o.key, at, err)
+			}
+			return &part{key: k, batches: b, size: int64(len(b))}, nil
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p.batches[ch.seek(from)-w.lo:], nil
+}
+
+// check does for a piece what the checksum does for a whole chunk: each batch has its own,
+// and what that does not cover is known from the tail.
+func (w *piece) check(b []byte, epochs []log.EpochStart) error {
+	at := w.base
+	for len(b) > 0 {
+		batch, rest, err := record.Next(b, maxBatchBytes)
+		if err == nil {
+			err = batch.Verify()
+		}
+		if err != nil {
+			return err
+		}
+		i := sort.Search(len(epochs), func(i int) bool { return epochs[i].Start > at })
+		if batch.BaseOffset() != at || i == 0 || batch.LeaderEpoch() != epochs[i-1].Epoch {
+			return fmt.Errorf("%w: batch at %d of epoch %d, want one at %d", ErrInvalidObject, batch.BaseOffset(), batch.LeaderEpoch(), at)
+		}
+		at, b = batch.NextOffset(), rest
+	}
+	if at != w.end {
+		return fmt.Errorf("%w: the batches end at %d, want %d", ErrInvalidObject, at, w.end)
+	}
+	return nil
+}
+
+// cut finds the batch that holds from and takes whole batches from there on.
+func cut(rest []byte, from log.Offset, maxBytes int) (*Slice, error) {
 	s := &Slice{}
 	for at := 0; at < len(rest); {
 		b, _, err := record.Next(rest[at:], maxBatchBytes)

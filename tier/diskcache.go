@@ -58,7 +58,7 @@ func parseEntryName(name string) (k partKey, ok bool) {
 	if !found || err != nil || err2 != nil || len(b) != len(k.id) || n < int64(tailPart) {
 		return partKey{}, false
 	}
-	k = partKey{ID(b), int32(n)}
+	k = chunkKey(ID(b), int(n))
 	return k, entryName(k) == name
 }
 

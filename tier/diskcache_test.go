@@ -28,7 +28,7 @@ func testCache(t testing.TB, fsys log.FS) (*diskCache, error) {
 }
 
 func testEntry(i int) (partKey, []byte) {
-	return partKey{ID{byte(i)}, int32(i%3 - 1)}, bytes.Repeat([]byte{byte('a' + i)}, 60+i*20)
+	return chunkKey(ID{byte(i)}, i%3-1), bytes.Repeat([]byte{byte('a' + i)}, 60+i*20)
 }
 
 // lookAtEntry looks at entry i: got is false if it is not there, and what is there is right.
@@ -348,7 +348,7 @@ func TestDiskCacheBurst(t *testing.T) {
 	// What was written is not kept in memory until others take its place in the queue.
 	d.queue = make([]cacheWrite, 0, 1)
 	array := d.queue[:1]
-	d.put(partKey{ID{99}, 0}, make([]byte, 20))
+	d.put(chunkKey(ID{99}, 0), make([]byte, 20))
 	d.work(t.Context())
 	if len(d.queue) != 0 || array[0].content != nil {
 		t.Errorf("%d writes wait, %d bytes of the last one are kept", len(d.queue), len(array[0].content))

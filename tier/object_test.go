@@ -159,7 +159,7 @@ func TestObjectRoundTrip(t *testing.T) {
 				if err != nil {
 					t.Fatalf("chunk [%d, %d): %v", c.base, c.end, err)
 				}
-				s, err := cut(raw, c, off, 1)
+				s, err := cut(raw[c.seek(off):], off, 1)
 				if err != nil {
 					t.Fatalf("offset %d: %v", off, err)
 				}
@@ -167,7 +167,7 @@ func TestObjectRoundTrip(t *testing.T) {
 				if err != nil || len(rest) > 0 || b.BaseOffset() > off || b.NextOffset() <= off {
 					t.Fatalf("offset %d: batch [%d, %d), %d more bytes, %v", off, b.BaseOffset(), b.NextOffset(), len(rest), err)
 				}
-				all, err := cut(raw, c, off, 1<<30)
+				all, err := cut(raw[c.seek(off):], off, 1<<30)
 				if err != nil || all.end != c.end || all.base != s.base {
 					t.Fatalf("offset %d: all of the chunk ends at %d, want %d: %v", off, all.end, c.end, err)
 				}
@@ -205,7 +205,7 @@ func TestWholeObjectInCache(t *testing.T) {
 		if _, err := c.openTail(o, whole, 0); err != nil {
 			t.Fatal(err)
 		}
-		e := c.cache[partKey{o.ID, 0}]
+		e := c.cache[chunkKey(o.ID, 0)]
 		if e == nil {
 			t.Fatal("the chunk is not in the cache")
 		}
@@ -323,6 +323,68 @@ func TestPlanFits(t *testing.T) {
 	}
 }
 
+// TestPieces: the pieces of a chunk make it up, each offset is in the piece that it is
+// said to be in, and whatever changes in one is noticed.
+func TestPieces(t *testing.T) {
+	batches := testBatches(t, 0, 300, 200)
+	p := testPlan(t, batches, 0, 64<<10)
+	tail, err := parseObjectTail(p.tail)
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := int32(0)
+	for i := range tail.chunks {
+		c := &tail.chunks[i]
+		raw := batches[c.pos-int64(len(p.header)):][:c.length]
+		last := piece{n: -1, hi: 0, end: c.base}
+		for off := c.base; off < c.end; off++ {
+			w := c.pieceAt(off, 16<<10)
+			if w != last && (w.lo != last.hi || w.base != last.end || w.n <= last.n) {
+				t.Fatalf("offset %d: %+v after %+v", off, w, last)
+			}
+			s, err := cut(raw[c.seek(off):w.hi], off, 1)
+			if err != nil || off < w.base || off >= w.end || c.seek(off) < w.lo {
+				t.Fatalf("offset %d: %+v, %v", off, w, err)
+			}
+			if s.base > off || s.end <= off {
+				t.Fatalf("offset %d: [%d, %d)", off, s.base, s.end)
+			}
+			last = w
+		}
+		if last.hi != c.length || last.end != c.end {
+			t.Errorf("chunk [%d, %d) of %d bytes ends with %+v", c.base, c.end, c.length, last)
+		}
+		most = max(most, last.n)
+	}
+	if len(tail.chunks) < 2 || most != 3 {
+		t.Fatalf("%d chunks with up to %d pieces", len(tail.chunks), most+1)
+	}
+	c := &tail.chunks[1]
+	w := c.pieceAt(c.end-1, 16<<10)
+	good := batches[c.pos-int64(len(p.header)):][w.lo:w.hi]
+	if err := w.check(good, tail.epochs); err != nil {
+		t.Fatal(err)
+	}
+	first, _, err := record.Next(good, maxBatchBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(good); i++ {
+		if i == first.Size() { // the others by samples, among them bytes of headers
+			i = len(good) - 2000
+		}
+		b := bytes.Clone(good)
+		b[i] ^= 4
+		if err := w.check(b, tail.epochs); err == nil {
+			t.Fatalf("byte %d changed and not noticed", i)
+		}
+	}
+	short, rest := good[:first.Size()], good[first.Size():]
+	if w.check(short, tail.epochs) == nil || w.check(rest, tail.epochs) == nil || w.check(nil, tail.epochs) == nil {
+		t.Error("batches are missing and nobody notices")
+	}
+}
+
 func TestObjectDamage(t *testing.T) {
 	p := testPlan(t, testBatches(t, 0, 60, 100), 0, 4096)
 	for i := range p.header {
@@ -435,7 +497,7 @@ func FuzzCut(f *testing.F) {
 			}
 			b = u
 		}
-		s, err := cut(b, &chunk{length: len(b), end: 1 << 62}, log.Offset(off), maxBytes)
+		s, err := cut(b, log.Offset(off), maxBytes)
 		if err == nil && (len(s.b) == 0 || s.base > log.Offset(off) || s.end <= log.Offset(off)) {
 			t.Errorf("offset %d: %d bytes with [%d, %d)", off, len(s.b), s.base, s.end)
 		}

@@ -403,20 +403,20 @@ func (p *Partition) Read(ctx context.Context, from log.Offset, maxBytes int) (*S
 		if err != nil {
 			return nil, err
 		}
-		s, t, i, err := m.cold.read(ctx, o, from, maxBytes)
+		r, err := m.cold.read(ctx, o, from, maxBytes, p.readers.find(from))
 		if err == nil {
 			// The log start may have passed the reader meanwhile: then these records
 			// are deleted, and whether they are still in a cache must not matter.
 			if v := p.View(); v.LogStart > from {
 				return nil, belowStart(from, v.LogStart)
 			}
-			if window := p.readers.window(s.base, s.end, from, partKey{o.ID, int32(i)}, m.cold.widest); window > 0 {
-				m.cold.ahead(o, t, i, window, func(o object) (object, bool) {
+			if window := p.readers.window(r.s.base, r.s.end, from, chunkKey(o.ID, r.i), r.pieces, m.cold.widest); window > 0 {
+				m.cold.ahead(o, r.t, r.i, window, func(o object) (object, bool) {
 					n, err := p.lookup(o.End)
 					return n, err == nil
 				})
 			}
-			return s, nil
+			return r.s, nil
 		}
 		if !errors.Is(err, ErrNotFound) {
 			return nil, err
@@ -546,7 +546,7 @@ func (p *Partition) timeInObject(ctx context.Context, o object, from log.Offset,
 			at = c.base + log.Offset(e.delta)
 		}
 		for at = max(at, from); at < c.end; {
-			s, err := cut(batches, c, at, scanBytes)
+			s, err := cut(batches[c.seek(at):], at, scanBytes)
 			if err != nil {
 				return 0, false, p.m.cold.corrupt(o.key, c.pos, err)
 			}

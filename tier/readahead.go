@@ -13,19 +13,40 @@ type stream struct {
 	end    log.Offset // where it stopped
 	at     partKey    // the chunk that it read last
 	window int        // how many chunks it wants to have ahead
+	pieces int        // how many chunks from this one on it reads in pieces
 }
+
+// pieceChunks is how many chunks are read in pieces before another is tried whole: so a
+// cache that stays too small costs one chunk in as many, and one that has room again is
+// soon used.
+const pieceChunks = 8
 
 // advance returns the stream after a read up to end, in the chunk at. The window
 // begins with one chunk and doubles with each chunk that the reader comes to, up to
-// most: who reads a little pays for a little.
-func (s stream) advance(end log.Offset, at partKey, most int) stream {
+// most: who reads a little pays for a little. Who reads in pieces has nothing ahead: it
+// would be gone before it is read.
+func (s stream) advance(end log.Offset, at partKey, pieces bool, most int) stream {
 	switch {
+	case pieces && s.pieces == 0:
+		s.pieces = pieceChunks
+	case s.pieces > 0 && at != s.at:
+		s.pieces--
+	}
+	switch {
+	case s.pieces > 0:
+		s.window = 0
 	case s.window == 0:
 		s.window = 1
 	case at != s.at:
 		s.window *= 2
 	}
-	return stream{end: end, at: at, window: max(0, min(s.window, most))}
+	return stream{end: end, at: at, window: max(0, min(s.window, most)), pieces: s.pieces}
+}
+
+// inPieces says whether a read of the chunk at is of a piece of it: the stream has been in
+// it, and it has fallen out of the cache since; or that was so with one shortly before.
+func (s stream) inPieces(at partKey, held bool) bool {
+	return !held && (s.at == at || s.pieces > 1)
 }
 
 // widest returns how many chunks one reader may have ahead: a part of each budget, so
@@ -42,15 +63,27 @@ type readerRing struct {
 	next    int
 }
 
-// window notes a read of [base, end) in the chunk at that asked for from, and returns
-// how many chunks to fetch ahead: none for a reader that did not go on where an earlier
-// one stopped.
-func (r *readerRing) window(base, end, from log.Offset, at partKey, most int) int {
+// find returns the stream that goes on at from, the zero one if there is none.
+func (r *readerRing) find(from log.Offset) stream {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.streams {
+		if s.end == from && s.end != 0 {
+			return s
+		}
+	}
+	return stream{}
+}
+
+// window notes a read of [base, end) in the chunk at that asked for from, of a piece of it
+// or of the whole, and returns how many chunks to fetch ahead: none for a reader that did
+// not go on where an earlier one stopped.
+func (r *readerRing) window(base, end, from log.Offset, at partKey, pieces bool, most int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, s := range r.streams {
 		if s.end == from && s.end != 0 || s.end > base && s.end <= from {
-			r.streams[i] = s.advance(end, at, most)
+			r.streams[i] = s.advance(end, at, pieces, most)
 			return r.streams[i].window
 		}
 	}
@@ -65,7 +98,7 @@ func (r *readerRing) window(base, end, from log.Offset, at partKey, most int) in
 func (c *coldReader) ahead(o object, t *objectTail, i, window int, next func(object) (object, bool)) {
 	for window > 0 {
 		if i++; t != nil && i < len(t.chunks) {
-			if !c.start(partKey{o.ID, int32(i)}, t.chunks[i].memory(), c.loadChunk(o, t, i)) {
+			if !c.start(chunkKey(o.ID, i), t.chunks[i].memory(), c.loadChunk(o, t, i)) {
 				return
 			}
 			window--
@@ -78,7 +111,7 @@ func (c *coldReader) ahead(o object, t *objectTail, i, window int, next func(obj
 		load, left := c.loadTail(n), window
 		if n.whole(c.o.ChunkBytes) {
 			// The tail brings the chunks along.
-			if !c.start(partKey{n.ID, tailPart}, n.ObjectBytes+n.BatchBytes, load) {
+			if !c.start(tailKey(n.ID), n.ObjectBytes+n.BatchBytes, load) {
 				return
 			}
 			o, t, i = n, nil, 0
@@ -89,7 +122,7 @@ func (c *coldReader) ahead(o object, t *objectTail, i, window int, next func(obj
 			o, i = n, -1
 			continue
 		}
-		c.start(partKey{n.ID, tailPart}, 2*n.TailBytes, func(ctx context.Context) (*part, error) {
+		c.start(tailKey(n.ID), 2*n.TailBytes, func(ctx context.Context) (*part, error) {
 			p, err := load(ctx)
 			if err == nil {
 				c.ahead(n, p.tail, -1, left, next)
@@ -107,7 +140,7 @@ func (o *object) whole(chunkBytes int64) bool { return max(o.ObjectBytes, o.Batc
 func (c *coldReader) cachedTail(o object) *objectTail {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e, ok := c.cache[partKey{o.ID, tailPart}]; ok {
+	if e, ok := c.cache[tailKey(o.ID)]; ok {
 		return e.Value.(*part).tail
 	}
 	return nil

@@ -169,3 +169,46 @@ func TestReadaheadFitsTheCache(t *testing.T) {
 		r.close()
 	})
 }
+
+// TestReadersInPieces: readers that have no room for a chunk each in the cache read
+// pieces of chunks, not whole chunks again and again.
+func TestReadersInPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const readers = 16
+		mem := memstore.New()
+		r := &rig{t: t, fs: logtest.NewFS(1), mem: mem, store: tiertest.NewFaulty(mem), segmentBytes: 256 << 10}
+		r.open(tier.Options{ChunkBytes: 64 << 10, CacheBytes: 384 << 10})
+		r.fill(6000)
+		settle()
+		end := r.tier.Partition().View().TierEnd
+		state, _ := r.tier.Partition().State()
+		var size int64
+		for _, x := range state.Ranges() {
+			size += x.BatchBytes
+		}
+		_, before := r.store.Bytes()
+		var wg sync.WaitGroup
+		var failed atomic.Int32
+		for i := range readers { // each has a part of its own, and reads a little at a time
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 10 * time.Millisecond) // one after the other
+				for at, end := end*log.Offset(i)/readers, end*log.Offset(i+1)/readers; at < end; {
+					s, err := r.tier.Partition().Read(t.Context(), at, 600)
+					if err != nil || s.Base() != at {
+						failed.Add(1)
+						return
+					}
+					at = s.End()
+					s.Release()
+					time.Sleep(time.Second)
+				}
+			})
+		}
+		wg.Wait()
+		_, after := r.store.Bytes()
+		if got := after - before; got > 4*size || failed.Load() > 0 {
+			t.Errorf("%d bytes were read of the store for %d, %d readers failed", got, size, failed.Load())
+		}
+		r.close()
+	})
+}
