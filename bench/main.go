@@ -14,7 +14,8 @@
 //
 // The figures of tier need a local disk for 2 GiB and the client of a Go module proxy: a server of the S3 protocol is built and run
 // on the loopback interface, beside the bench on the same processors. Raw is a loop over the bare client, one request after the
-// other; for read/cold/readers it is the same appender alone, the readers together being held to 100 MB/s.
+// other, with raw=checksum one that sends the headers that we send; for read/cold/readers it is the same appender alone, the
+// readers together being held to 100 MB/s from the moment on when each of them waits for its share.
 package main
 
 import (

@@ -23,6 +23,7 @@ const (
 	coldPairs   = 7
 	coldReaders = 64
 	coldRate    = 100_000_000 // bytes per second of all readers together
+	coldRead    = 1 << 20     // of one read
 	coldTime    = time.Second // of one sample of the appender
 )
 
@@ -91,7 +92,7 @@ func (b *tierBench) reads() (rows []Row, err error) {
 // walk reads cold batches from an offset on, up to end, and gives the bytes of each read to took.
 func walk(ctx context.Context, p *tier.Partition, from, end log.Offset, took func(n int) error) error {
 	for at := from; at < end; {
-		s, err := p.Read(ctx, at, 1<<20)
+		s, err := p.Read(ctx, at, coldRead)
 		if err != nil {
 			return err
 		}
@@ -115,21 +116,10 @@ func (b *tierBench) sequential(figure string, t *tier.Log) (Row, error) {
 	buf := make([]byte, tier.DefaultChunkBytes)
 	raw := func() (bytes int64, err error) {
 		for _, r := range state.Ranges() {
-			name := "read/" + tier.Key{Partition: t.Partition().ID(), Base: r.Base, End: r.End, Epoch: r.Epoch, ID: r.ID}.Path("")
+			name := objectName(t.Partition().ID(), r)
 			for at := int64(0); at < r.ObjectBytes; at += tier.DefaultChunkBytes {
 				n := min(tier.DefaultChunkBytes, r.ObjectBytes-at)
-				var get minio.GetObjectOptions
-				if err := get.SetRange(at, at+n-1); err != nil {
-					return 0, err
-				}
-				body, _, _, err := core.GetObject(b.ctx, serverBucket, name, get)
-				if err != nil {
-					return 0, err
-				}
-				if _, err := io.ReadFull(body, buf[:n]); err != nil {
-					return 0, errors.Join(err, body.Close())
-				}
-				if err := body.Close(); err != nil {
+				if err := b.bareGet(b.ctx, core, name, at, buf[:n]); err != nil {
 					return 0, err
 				}
 				bytes += n
@@ -190,60 +180,164 @@ func (b *tierBench) beside(figure string, t *tier.Log) (row Row, err error) {
 		return Row{}, err
 	}
 	end := t.Partition().View().TierEnd
-	var rates [2][]float64
-	var ratios, cold []float64
+	ours := func(ctx context.Context, i int, wait func(n int) error) error {
+		for at := end * log.Offset(i) / coldReaders; ; at = 0 {
+			if err := walk(ctx, t.Partition(), at, end, wait); err != nil {
+				return err
+			}
+		}
+	}
+	core, err := b.raw()
+	if err != nil {
+		return Row{}, err
+	}
+	state, _ := t.Partition().State()
+	ranges := state.Ranges()
+	bare := func(ctx context.Context, i int, wait func(n int) error) error {
+		for at := i * len(ranges) * coldSegment / coldReaders; ; at = 0 {
+			if err := b.bareWalk(ctx, core, t.Partition().ID(), ranges, int64(at), wait); err != nil {
+				return err
+			}
+		}
+	}
+	var alones, besides, bares, cold, coldBare, fetched, ratios []float64
 	var most int64
 	for range coldPairs {
 		alone, err := appendFor(coldTime)
 		if err != nil {
 			return Row{}, err
 		}
-		ctx, cancel := context.WithCancel(b.ctx)
-		limit := rate.NewLimiter(coldRate, 4<<20)
-		var bytes atomic.Int64
-		var failed atomic.Pointer[error]
-		var wg sync.WaitGroup
-		for i := range coldReaders {
-			wg.Go(func() {
-				for at := end * log.Offset(i) / coldReaders; ctx.Err() == nil; at = 0 {
-					err := walk(ctx, t.Partition(), at, end, func(n int) error {
-						bytes.Add(int64(n))
-						return limit.WaitN(ctx, n)
-					})
-					if err != nil && ctx.Err() == nil {
-						failed.Store(&err)
-						return
-					}
-				}
-			})
-		}
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				most = max(most, t.Manager().Stats().BytesUnderWay)
-				time.Sleep(5 * time.Millisecond)
-			}
-		})
-		start := time.Now()
-		both, err := appendFor(coldTime)
-		cold = append(cold, float64(bytes.Load())/1e6/time.Since(start).Seconds())
-		cancel()
-		wg.Wait()
-		if e := failed.Load(); e != nil {
-			err = errors.Join(err, *e)
-		}
+		var before, after tier.Stats
+		both, read, err := b.besideReaders(ours, func() (rate float64, err error) {
+			before = t.Manager().Stats()
+			rate, err = appendFor(coldTime)
+			after = t.Manager().Stats()
+			return rate, err
+		}, func() { most = max(most, t.Manager().Stats().BytesUnderWay) })
 		if err != nil {
 			return Row{}, err
 		}
-		rates[0], rates[1] = append(rates[0], alone), append(rates[1], both)
+		bothBare, readBare, err := b.besideReaders(bare, func() (float64, error) { return appendFor(coldTime) }, func() {})
+		if err != nil {
+			return Row{}, err
+		}
+		alones, besides, bares = append(alones, alone), append(besides, both), append(bares, bothBare)
+		cold, coldBare = append(cold, read), append(coldBare, readBare)
+		fetched = append(fetched, float64(after.FetchBytes-before.FetchBytes)/1e6/coldTime.Seconds())
 		ratios = append(ratios, both/alone)
 	}
 	if most > tier.DefaultReadBytes {
 		return Row{}, fmt.Errorf("%s: %d bytes under way, the budget is %d", figure, most, tier.DefaultReadBytes)
 	}
-	read, _ := median(cold)
-	row = Row{Figure: figure, Unit: "MB/s", Peers: map[string]float64{"readers together": read, "MB under way at most": float64(most) / 1e6}}
-	row.Raw, _ = median(rates[0])
-	row.Ours, _ = median(rates[1])
+	row = Row{Figure: figure, Unit: "MB/s", Peers: map[string]float64{"MB under way at most": float64(most) / 1e6}}
+	for name, v := range map[string][]float64{
+		"readers together": cold, "of the store": fetched, "appender beside bare readers": bares, "bare readers together": coldBare,
+	} {
+		row.Peers[name], _ = median(v)
+	}
+	row.Raw, _ = median(alones)
+	row.Ours, _ = median(besides)
 	row.Ratio, row.Spread = median(ratios)
 	return row, nil
+}
+
+// besideReaders runs readers that are held to a rate together, measures beside them once each of them is held, and returns also
+// the rate that they had meanwhile. tick is called now and then. A reader calls wait behind each read; read is left with an error
+// when ctx ends.
+func (b *tierBench) besideReaders(read func(ctx context.Context, i int, wait func(n int) error) error, measure func() (float64, error), tick func()) (measured, together float64, err error) {
+	ctx, cancel := context.WithCancel(b.ctx)
+	defer cancel()
+	limit := rate.NewLimiter(coldRate, coldRead)
+	var bytes, held, under atomic.Int64
+	var failed atomic.Pointer[error]
+	var wg sync.WaitGroup
+	for i := range coldReaders {
+		wg.Go(func() {
+			// The first read is waited for beforehand: so no reader ever has what it has not been granted.
+			err := limit.WaitN(ctx, coldRead)
+			under.Add(1)
+			first := true
+			if err == nil {
+				err = read(ctx, i, func(n int) error {
+					bytes.Add(int64(n))
+					if first {
+						first = false
+						held.Add(1)
+					}
+					under.Add(-1)
+					err := limit.WaitN(ctx, n)
+					under.Add(1)
+					return err
+				})
+			}
+			if err != nil && ctx.Err() == nil {
+				failed.Store(&err)
+				cancel()
+			}
+		})
+	}
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			tick()
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+	for held.Load() < coldReaders && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	start, from, granted := time.Now(), bytes.Load(), (4+under.Load())*coldRead // what they had been granted and did not have yet
+	if ctx.Err() == nil {
+		measured, err = measure()
+	}
+	n, took := bytes.Load()-from, time.Since(start)
+	cancel()
+	wg.Wait()
+	if e := failed.Load(); e != nil {
+		err = errors.Join(err, *e)
+	}
+	if granted += int64(coldRate * took.Seconds()); err == nil && n > granted {
+		err = fmt.Errorf("readers had %d bytes within %v, no more than %d were granted", n, took, granted)
+	}
+	return measured, float64(n) / 1e6 / took.Seconds(), errors.Join(err, b.ctx.Err())
+}
+
+// bareWalk reads the objects of ranges by the bare client, as many bytes in one request as a reader asks for.
+func (b *tierBench) bareWalk(ctx context.Context, core *minio.Core, id log.PartitionID, ranges []tier.Range, from int64, took func(n int) error) error {
+	buf := make([]byte, coldRead)
+	for _, r := range ranges {
+		if from >= r.ObjectBytes {
+			from -= r.ObjectBytes
+			continue
+		}
+		for at := from; at < r.ObjectBytes; at += coldRead {
+			n := int(min(coldRead, r.ObjectBytes-at))
+			if err := b.bareGet(ctx, core, objectName(id, r), at, buf[:n]); err != nil {
+				return err
+			}
+			if err := took(n); err != nil {
+				return err
+			}
+		}
+		from = 0
+	}
+	return nil
+}
+
+// objectName is the name of a range's object in the bucket.
+func objectName(id log.PartitionID, r tier.Range) string {
+	return "read/" + tier.Key{Partition: id, Base: r.Base, End: r.End, Epoch: r.Epoch, ID: r.ID}.Path("")
+}
+
+// bareGet fills buf from an object by the bare client.
+func (b *tierBench) bareGet(ctx context.Context, core *minio.Core, name string, at int64, buf []byte) error {
+	var get minio.GetObjectOptions
+	if err := get.SetRange(at, at+int64(len(buf))-1); err != nil {
+		return err
+	}
+	body, _, _, err := core.GetObject(ctx, serverBucket, name, get)
+	if err != nil {
+		return err
+	}
+	_, err = io.ReadFull(body, buf)
+	return errors.Join(err, body.Close())
 }
