@@ -187,6 +187,68 @@ func TestTrimmedPast(t *testing.T) {
 	}
 }
 
+// TestTurnPassedUnseen: a leader that reads on from a checkpoint behind its own event,
+// which another node has written, does not wait for that event for ever; what the state
+// shows of it counts as done.
+func TestTurnPassedUnseen(t *testing.T) {
+	for _, upload := range []bool{false, true} {
+		t.Run(fmt.Sprintf("upload=%v", upload), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDuo(t, tier.MaxInlineState, false)
+				d.fill(100)
+				d.leader.events.stalled.Store(true)
+				done := make(chan error, 1)
+				if upload {
+					d.fill(40)
+				} else {
+					go func() { done <- d.leader.part.TrimTo(t.Context(), 10, "") }()
+				}
+				time.Sleep(time.Second)
+				synctest.Wait()
+				var s tier.State
+				for _, b := range d.events.All() {
+					if e, err := tier.DecodeEvent(b); err == nil {
+						s.Apply(e)
+					}
+				}
+				if before, _ := d.leader.part.State(); before.Seq() != s.Seq()-1 {
+					t.Fatalf("the leader has read up to event %d of %d", before.Seq(), s.Seq())
+				}
+				b, err := tier.EncodeEvent(tier.Event{Partition: testPartition, Epoch: s.Epoch(), Seq: s.Seq() + 1, Body: tier.CheckpointOf(&s)})
+				if err == nil {
+					err = d.events.Append(t.Context(), testPartition, b)
+				}
+				if err == nil {
+					err = d.events.Trim(t.Context(), log.Offset(d.events.Len()-1))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.leader.events.stalled.Store(false)
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
+				if !upload {
+					select {
+					case err := <-done:
+						if err != nil {
+							t.Errorf("trim: %v", err)
+						}
+					default:
+						t.Error("the trim has not returned")
+					}
+				}
+				d.same("after")
+				if _, n := d.leader.part.Backlog(); n > 0 {
+					t.Errorf("%d ranges are not uploaded", n)
+				}
+				if n := d.leader.manager.Stats().Events[tier.RefusedID]; n > 0 {
+					t.Errorf("%d events were refused", n)
+				}
+			})
+		})
+	}
+}
+
 // TestUnknownWhileBehind: from the moment that a reader learns that it is behind the
 // start until it has come to the end, its view is unknown.
 func TestUnknownWhileBehind(t *testing.T) {

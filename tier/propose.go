@@ -15,6 +15,7 @@ import (
 type proposal struct {
 	epoch   log.Epoch
 	seq     uint64 // 0: a barrier
+	body    Body
 	event   []byte
 	done    chan struct{}      // closed when verdict and err are set
 	cancel  context.CancelFunc // ends the append that is under way
@@ -31,16 +32,32 @@ func (f *proposal) meets(s *State, e Event, v Verdict, raw []byte) bool {
 	case s.Epoch() < f.epoch:
 		return false
 	case f.seq == 0: // the barrier stands
-	case e.Epoch != f.epoch || e.Seq != f.seq || !v.Taken():
+	case e.Epoch == f.epoch && e.Seq == f.seq && v.Taken():
+		if f.verdict = v; !bytes.Equal(raw, f.event) {
+			f.err = errStranger
+		}
+	case s.seq < f.seq:
 		return false
-	case !bytes.Equal(raw, f.event):
+	case !s.shows(f.body):
+		// Its turn has passed unseen: reading began anew at a checkpoint behind it.
 		f.err = errStranger
-	default:
-		f.verdict = v
 	}
 	f.cancel()
 	close(f.done)
 	return true
+}
+
+// shows says whether an event with this body has taken effect, as far as the state tells:
+// what it says no for may have been, and can be asked for again.
+func (s *State) shows(b Body) bool {
+	switch b := b.(type) {
+	case CopyStarted:
+		return s.knows(b.ID)
+	case CopyFinished:
+		_, held := s.held[b.ID]
+		return held
+	}
+	return false
 }
 
 // errStranger: the sequence number went to an event that this leadership did not
@@ -101,7 +118,7 @@ func (p *Partition) proposeMade(lead *leadership, made func() (Body, error)) (Ve
 		l.mu.Unlock()
 		return 0, err
 	}
-	f.event = event
+	f.body, f.event = body, event
 	l.proposal = f
 	l.mu.Unlock()
 	defer func() {
