@@ -277,8 +277,8 @@ func (a *audit) replay(ctx context.Context) error {
 		}
 		switch v := s.Apply(e); v {
 		case RefusedGap, RefusedLineage, RefusedID, RefusedPartition, RefusedState:
-			if tentative || s.outrun(e) {
-				continue // what came before it is not there, or the log start came before it
+			if tentative || s.outrun(e) || s.deleted && (v == RefusedID || v == RefusedState) {
+				continue // what came before it is not there, the log start came before it, or two nodes clear up
 			}
 			a.find(Finding{Kind: FindingEvent, Partition: e.Partition, Err: fmt.Errorf("event at offset %d of the tier log: %v", c.Offset, v)})
 		}

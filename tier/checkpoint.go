@@ -90,6 +90,9 @@ func (p *Partition) checkpoint(lead *leadership, next *wish, atOnce bool) error 
 		next.add(now.Add(m.o.MaxBackoff / 4))
 		return nil
 	}
+	if errors.Is(err, errForgotten) {
+		return nil
+	}
 	if errors.Is(err, errNoManifest) {
 		// The store does not take it. The events in the tier log say the same.
 		m.mu.Lock()
@@ -117,13 +120,17 @@ func (p *Partition) checkpoint(lead *leadership, next *wish, atOnce bool) error 
 var (
 	errNoManifest = errors.New("tier: manifest not stored")
 	errBusy       = errors.New("tier: manifests of others are being stored")
+	errForgotten  = errors.New("tier: the partition is forgotten")
 )
 
 // makeCheckpoint encodes the state, and stores it first if it is too large for an event.
 func (m *Manager) makeCheckpoint(ctx context.Context, id log.PartitionID, l *ledger, inline bool) (Checkpoint, error) {
 	l.mu.RLock()
-	c := l.state.checkpoint()
+	c, gone := l.state.checkpoint(), l.gone
 	l.mu.RUnlock()
+	if gone {
+		return c, errForgotten
+	}
 	if c.Bytes <= m.o.inlineBytes || inline && c.Bytes <= MaxInlineState {
 		return c, nil
 	}

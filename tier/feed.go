@@ -213,7 +213,12 @@ func (m *Manager) dropLedgerLocked(id log.PartitionID) {
 // take applies an event to a ledger. wait is true if it is kept for when the state has
 // been read from a manifest. Requires: ledger.mu.
 func (m *Manager) take(l *ledger, c Committed, e Event) (v Verdict, wait bool, err error) {
-	if !l.pinned && !l.gone && (l.state.opened || e.Seq == 0) {
+	if l.gone {
+		// Another node may have written a checkpoint after it. That makes nothing known
+		// again, and need not be of the state here, which may be Forgotten's word alone.
+		return l.state.Apply(e), false, nil
+	}
+	if !l.pinned && (l.state.opened || e.Seq == 0) {
 		l.pin, l.pinned = c.Offset, true
 	}
 	if _, ok := e.Body.(Forgotten); ok && (m.tentative.Load() || l.missing != nil) {
@@ -259,6 +264,10 @@ func (m *Manager) take(l *ledger, c Committed, e Event) (v Verdict, wait bool, e
 	}
 	v = l.state.Apply(e)
 	switch {
+	case v == RefusedState && l.state.deleted:
+		// What came late of a deleted topic, after its end, has made a node that began
+		// anew know an older state again, which it clears away now. Nobody reads any of it.
+		l.since++
 	case v == RefusedState:
 		return v, false, fmt.Errorf("%w: the state of partition %v here is not that of its checkpoint", ErrCorrupt, e.Partition)
 	case ok && v == Applied:

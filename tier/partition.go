@@ -155,6 +155,7 @@ func (p *Partition) Close() {
 	m.mu.Unlock()
 	p.cancel(ErrClosed)
 	p.wg.Wait()
+	m.dropLedger(p.id) // a proposal may have been in the way until now
 }
 
 // Kick has what can be done be done at once: call it when a segment was sealed or

@@ -68,7 +68,6 @@ func (m *Manager) tendRemains(ctx context.Context) {
 	m.mu.Unlock()
 	for _, p := range done {
 		p.Close()
-		m.dropLedger(p.id) // a proposal may have been in the way until now
 	}
 	if !speaks {
 		return
@@ -241,7 +240,7 @@ func (m *Manager) unpin(ctx context.Context, id log.PartitionID, l *ledger) {
 	l.mu.RLock()
 	same := l.state.epoch == e.Epoch && l.state.seq+1 == e.Seq
 	l.mu.RUnlock()
-	if err == nil && !same {
+	if !same {
 		return // something happened: its writer is there, and sees to it
 	}
 	if err == nil {

@@ -390,6 +390,209 @@ func TestTopicDeletionReadAnew(t *testing.T) {
 	})
 }
 
+// An endedEvents is a tier log whose Forgotten events are met by what else can happen.
+type endedEvents struct {
+	*tiertest.Events
+	before func()
+	after  func(tier.Event)
+}
+
+func (e *endedEvents) Append(ctx context.Context, p log.PartitionID, event []byte) error {
+	d, err := tier.DecodeEvent(event)
+	if err != nil {
+		return err
+	}
+	_, forgotten := d.Body.(tier.Forgotten)
+	if forgotten && e.before != nil {
+		e.before()
+	}
+	err = e.Events.Append(context.WithoutCancel(ctx), p, event)
+	if forgotten && err == nil && e.after != nil {
+		e.after(d)
+	}
+	return err
+}
+
+// A checkpoint that is due when a deleted topic is forgotten, or that another node writes
+// behind it, makes nothing known again, and stops nobody.
+func TestTopicForgottenCheckpoint(t *testing.T) {
+	for _, name := range []string{"own", "another's", "of another state"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var y *yard
+				var asked atomic.Int64
+				events := &endedEvents{}
+				if name == "own" {
+					events.before = func() { time.Sleep(5 * time.Minute) }
+				} else {
+					events.after = func(e tier.Event) {
+						var s tier.State
+						for _, b := range y.events.All() {
+							if d, err := tier.DecodeEvent(b); err != nil || s.Apply(d) == tier.RefusedState {
+								t.Error("the events are not one state's")
+							}
+						}
+						c := tier.CheckpointOf(&s)
+						if name != "another's" {
+							c.Hash[0]++
+						}
+						b, err := tier.EncodeEvent(tier.Event{Partition: e.Partition, Epoch: e.Epoch, Seq: e.Seq + 1, Body: c})
+						if err == nil {
+							err = y.events.Append(t.Context(), e.Partition, b)
+						}
+						if err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				y = newYard(t, func(o *tier.Options) {
+					if events.Events == nil {
+						events.Events = o.Events.(*tiertest.Events)
+					}
+					o.Events = events
+					o.CheckpointInterval = time.Minute
+					writer := o.Writer
+					o.Writer = func() bool { return asked.Add(1) < 10_000 && writer() } // ends a loop
+				})
+				defer y.close()
+				y.fill(60)
+				y.delete()
+				y.rest(2 * time.Hour)
+				if n := asked.Load(); n >= 10_000 {
+					t.Errorf("the manager has asked %d times who speaks for the cluster", n)
+				}
+				y.gone("in the end")
+				for _, n := range y.nodes {
+					if err := n.manager.Err(); err != nil {
+						t.Errorf("node %d has stopped: %v", n.n, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A checkpoint from before the deletion that lands when the topic is forgotten, and that
+// was trimmed, has a node that begins anew know it again. It clears it away, and stops no
+// other node by what it says meanwhile.
+func TestTopicForgottenKnownAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t, func(o *tier.Options) { o.CheckpointInterval = time.Second })
+		defer y.close()
+		y.fill(60)
+		var s tier.State
+		for _, b := range y.events.All() {
+			if e, err := tier.DecodeEvent(b); err == nil {
+				s.Apply(e)
+			}
+		}
+		s.Apply(tier.Event{Partition: testPartition, Epoch: s.Epoch(), Seq: s.Seq() + 1, Body: tier.CopyStarted{ID: tier.ID{5}, Base: s.TierEnd(), End: s.TierEnd() + 1, Deadline: time.Now()}})
+		late, err := tier.EncodeEvent(tier.Event{Partition: testPartition, Epoch: s.Epoch(), Seq: s.Seq() + 1, Body: tier.CheckpointOf(&s)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		y.delete()
+		y.rest(2 * time.Hour)
+		y.gone("after the deletion")
+		if err := y.events.Trim(t.Context(), log.Offset(y.events.Len())); err != nil {
+			t.Fatal(err)
+		}
+		if err := y.events.Append(t.Context(), testPartition, late); err != nil {
+			t.Fatal(err)
+		}
+		n := y.nodes[1]
+		if err := n.manager.Close(); err != nil {
+			t.Error(err)
+		}
+		n.fs = logtest.NewFS(9)
+		y.start(n)
+		y.rest(time.Second)
+		if n.manager.Ledgers() != 1 {
+			t.Fatalf("%d states after the late checkpoint", n.manager.Ledgers())
+		}
+		y.speaker.Store(n.n)
+		y.rest(2 * time.Hour)
+		for _, n := range y.nodes {
+			if err := n.manager.Err(); err != nil {
+				t.Errorf("node %d has stopped: %v", n.n, err)
+			}
+		}
+		y.gone("in the end")
+	})
+}
+
+// Two nodes that both clear a deleted topic away can both write that an object is gone.
+// That is no finding.
+func TestAuditTwoSpeakers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t, nil)
+		defer y.close()
+		y.fill(60)
+		id := tier.ID{7}
+		next := uint64(0)
+		add := func(body tier.Body) {
+			t.Helper()
+			e := tier.Event{Partition: testPartition, Epoch: deletionEpoch, Body: body}
+			if _, ok := body.(tier.Barrier); !ok {
+				next++
+				e.Seq = next
+			}
+			b, err := tier.EncodeEvent(e)
+			if err == nil {
+				err = y.events.Append(t.Context(), testPartition, b)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		y.nodes[0].part.Follow()
+		add(tier.Barrier{})
+		add(tier.CopyStarted{ID: id, Base: 0, End: 1, Deadline: time.Now()})
+		add(tier.Deleted{})
+		for range 2 {
+			add(tier.DeleteStarted{IDs: []tier.ID{id}})
+		}
+		for range 2 {
+			add(tier.DeleteFinished{IDs: []tier.ID{id}})
+		}
+		a, err := tier.Audit(t.Context(), tier.AuditOptions{Store: y.mem, Events: tier.ReadToEnd(t.Context(), y.events)})
+		if err != nil || !a.Clean() {
+			t.Errorf("audit: %+v, %v", a, err)
+		}
+	})
+}
+
+// A replica that is closed while its barrier is under way leaves no state behind of a
+// partition of which there is no event.
+func TestCloseBeforeBarrier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t, nil)
+		defer y.close()
+		y.events.SetDown(true)
+		n := y.nodes[1]
+		l, err := log.Open(t.Context(), "other", log.Options{FS: n.fs, Partition: log.PartitionID{Topic: log.TopicID{9}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		y.rest(time.Minute)
+		before := n.manager.Ledgers()
+		p, err := n.manager.Open(l.Partition(), l, tier.PartitionOptions{HighWatermark: l.DurableEnd})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Lead(1)
+		y.rest(time.Second)
+		p.Close()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if got := n.manager.Ledgers(); got != before {
+			t.Errorf("%d states, %d before the partition was opened", got, before)
+		}
+		y.events.SetDown(false)
+	})
+}
+
 // Records of a deleted topic are not readable on a node whose replica is still open.
 func TestTopicDeletedView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
