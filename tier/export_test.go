@@ -1,8 +1,11 @@
 package tier
 
 import (
+	"maps"
 	"slices"
 	"time"
+
+	"github.com/cordwood-io/cordwood/log"
 )
 
 // Exports for tests in package tier_test.
@@ -35,6 +38,13 @@ func (m *Manager) Ledgers() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.ledgers)
+}
+
+// Known returns the partitions that the manager knows a state of.
+func (m *Manager) Known() []log.PartitionID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(m.ledgers), comparePartitions)
 }
 
 // Forget empties the state as a manager does that begins anew, with a pause in it.
