@@ -254,3 +254,44 @@ func TestRetentionIgnoresProducersClocks(t *testing.T) {
 		})
 	}
 }
+
+// A write whose outcome is unknown may land when its object, written again, has been
+// deleted already: it is deleted once more when no write can be under way.
+func TestLateCopyOfADeletedRange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDuo(t, tier.MaxInlineState, false)
+		var late atomic.Pointer[string]
+		d.store.SetFault(func(op tiertest.Op) tiertest.Fault {
+			_, ok := tier.ParseKey("", op.Key)
+			return tiertest.Fault{Late: ok && op.Kind == "put" && late.CompareAndSwap(nil, &op.Key)}
+		})
+		there := func() bool {
+			_, err := d.mem.Head(t.Context(), *late.Load())
+			if err != nil && !errors.Is(err, tier.ErrNotFound) {
+				t.Fatal(err)
+			}
+			return err == nil
+		}
+		d.fill(100)
+		if v := d.leader.part.View(); v.TierEnd == 0 || !there() {
+			t.Fatalf("nothing was written again: %+v", v)
+		}
+		if err := d.leader.part.TrimTo(t.Context(), d.leader.part.View().TierEnd, ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if there() {
+			t.Fatal("the object was not deleted")
+		}
+		if n := d.store.Land(t.Context()); n != 1 || !there() {
+			t.Fatalf("%d writes landed", n)
+		}
+		time.Sleep(tier.DefaultUploadDeadline + time.Hour)
+		if there() {
+			t.Error("what landed late is still there")
+		}
+		if state, _ := d.leader.part.State(); len(state.Pending()) > 0 {
+			t.Errorf("pending: %+v", state.Pending())
+		}
+	})
+}
