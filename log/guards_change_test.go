@@ -72,25 +72,6 @@ func TestGuardResetFloor(t *testing.T) {
 	mustClose(t, l)
 }
 
-// change: segments go without a state
-func TestGuardStateKept(t *testing.T) {
-	fs, bases := guardedLog(t, 9, true)
-	l := reopen(t, fs)
-	for _, n := range fs.Names() {
-		if e := path.Ext(n); e == ".state" || e == ".snapshot" {
-			if err := fs.Remove(n); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if err := l.DropLocal(t.Context(), bases[2]); err != nil || l.LocalStart() != bases[2] {
-		t.Fatal(err, l.LocalStart())
-	}
-	l = reopen(t, fs.Crash())
-	wantRetries(t, l, 4, 9)
-	mustClose(t, l)
-}
-
 // truncate: below the local start
 func TestGuardTruncateBelow(t *testing.T) {
 	fs, bases := guardedLog(t, 9, true)
@@ -207,7 +188,17 @@ func TestGuardTakenBackInOrder(t *testing.T) {
 
 // truncate: side files of the cut segment stay; the names are not synced
 func TestGuardTruncatedNames(t *testing.T) {
+	for _, sealed := range []bool{true, false} {
+		truncatedNames(t, sealed)
+	}
+}
+
+func truncatedNames(t *testing.T, sealed bool) {
+	t.Helper()
 	fs, bases := guardedLog(t, 9, true)
+	if !sealed { // with a seal, what is removed is durable even before the file is cut
+		remove(t, fs, sideName(bases[1], "seal"))
+	}
 	l := reopen(t, fs)
 	var (
 		mu    sync.Mutex // the background works too

@@ -248,25 +248,6 @@ func TestGuardSegmentsNeeded(t *testing.T) {
 	mustClose(t, l)
 }
 
-// recovery: segments go before the state behind them is synced
-func TestGuardStateSynced(t *testing.T) {
-	fs, local := freedButThere(t)
-	l := reopen(t, fs) // makes the states again, in memory only
-	fs = fs.Kill()
-	l.Close()         //nolint:errcheck // its process is dead
-	_ = reopen(t, fs) // dies too
-	if slices.Contains(fs.Names(), "/data/p/"+sideName(0, "log")) {
-		t.Error("the first segment is still there")
-	}
-	fs = fs.Crash(logtest.CrashLoseAll)
-	l = reopen(t, fs)
-	if l.LocalStart() != local || l.Recovery().Lossy {
-		t.Errorf("got %d, want %d, %+v", l.LocalStart(), local, l.Recovery())
-	}
-	wantRetries(t, l, 4, 9)
-	mustClose(t, l)
-}
-
 // recovery: the meta file comes without its folder
 func TestGuardFloorSurvives(t *testing.T) {
 	image, _ := guardedLog(t, 7, false)

@@ -1,6 +1,7 @@
 package log_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/cordwood-io/cordwood/internal/mutate"
@@ -26,7 +27,7 @@ func mutateWith(t *testing.T, list, tests string) {
 }
 
 // txnTests are the tests that must notice.
-const txnTests = "^(TestTransactions|TestProducers|TestProducerExpiry|TestKafkaSnapshot|TestFlippedTxn|TestStale|TestManyEnded|TestControlBatch|TestCase|TestTxnModel)"
+const txnTests = "^(TestTransactions|TestProducers|TestProducerExpiry|TestKafkaSnapshot|TestFlippedTxn|TestStale|TestManyEnded|TestControlBatch|TestCase|TestTxnModel|TestTxnGuard)"
 
 // rollTests are those for rolls and recycled files.
 const rollTests = "^(TestForgedBatches|TestTornRecycled|TestRecycled|TestRollOnly|TestFlipEveryByte|TestFaultRecycled|TestCrashRecycled|TestCase|TestCrashEverywhere)"
@@ -38,4 +39,23 @@ func TestJournalMutations(t *testing.T) {
 		short = "-short"
 	}
 	mutate.Run(t, "testdata/journal_mutations.txt", mutate.Tests{"-timeout=100s", "-failfast", "-run", "Journal", short, "."})
+}
+
+// TestEachGuardHasATest: each guard of the lists has a row in the table, with a test.
+func TestEachGuardHasATest(t *testing.T) {
+	table, err := os.ReadFile("testdata/mutations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"mutations.txt", "journal_mutations.txt", "txn_mutations.txt", "roll_mutations.txt"} {
+		list, err := mutate.Read("testdata/" + name)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, m := range list {
+			if mutate.Named(table, m.Name) == "" {
+				t.Errorf("%s: no test in the table notices that %q is out", name, m.Name)
+			}
+		}
+	}
 }

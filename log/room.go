@@ -7,13 +7,22 @@ import (
 	"io/fs"
 )
 
+// maxRoomWaits bounds the syncs and steps that one call waits for. One sync makes all
+// slots durable that are written, and one step is enough for any need.
+const maxRoomWaits = 8
+
+var errRoom = errors.New("slots are not durable though they were synced")
+
 // makeRoom readies the active file for bytes up to need: the marker of a clean
 // close is gone and there are slots behind. Requires: gate.
 func (l *Log) makeRoom(f File, need int64) error {
-	for {
+	for waits := 0; ; waits++ {
 		limit, pending := l.roomLimit(need)
 		if need <= limit {
 			break
+		}
+		if waits > maxRoomWaits {
+			return l.fail("make room in "+l.active().h.name, errRoom)
 		}
 		if pending {
 			if _, err := l.syncFileTo(context.Background(), l.writesNow()); err != nil {

@@ -198,11 +198,16 @@ func bytesBad(err error) bool {
 }
 
 // resync looks for the first whole batch behind damage at position at: one whose
-// offset is above low and at most high, and from where batches lead to an anchor
-// or at least two more follow. Bytes of a record that look like a batch do not
-// pass: what follows them is no batch, since a record ends behind its value.
+// offset is above low and at most high. It is where headers lead, or else one from
+// where batches lead to an anchor or at least two more follow. Bytes of a record that
+// look like a batch do not pass: what follows them is no batch, since a record ends
+// behind its value.
 func (s *scanner) resync(at int64, low, high Offset, anchor func(int64) bool) (int64, header, bool, error) {
-	for p := at + 1; p+record.HeaderBytes <= s.limit; p++ {
+	at, h, ok, err := s.byHeaders(at, low, high)
+	if err != nil || ok {
+		return at, h, ok, err
+	}
+	for p := at; p+record.HeaderBytes <= s.limit; p++ {
 		b, err := s.window(p, record.HeaderBytes)
 		if err != nil {
 			return 0, header{}, false, err
@@ -223,6 +228,37 @@ func (s *scanner) resync(at int64, low, high Offset, anchor func(int64) bool) (i
 		}
 	}
 	return 0, header{}, false, nil
+}
+
+// byHeaders goes from the batch at position at, which is damaged, to the first whole
+// one, as long as their headers are whole and follow low and each other. A record may
+// hold any number of batches that follow low as well: only this tells them from
+// those that were written here. If it finds none, it returns where to search.
+func (s *scanner) byHeaders(at int64, low, high Offset) (int64, header, bool, error) {
+	p, next := at, low+1
+	for next <= high && p+record.HeaderBytes <= s.limit {
+		b, err := s.window(p, record.HeaderBytes)
+		if err != nil {
+			return 0, header{}, false, err
+		}
+		h, err := parseHeader(b)
+		if err != nil || h.base < next || h.base > next && !s.gaps || h.base > high || p+h.size > s.limit {
+			return at + 1, header{}, false, nil
+		}
+		if p > at {
+			switch _, _, err := s.peek(p, true); {
+			case err == nil:
+				return p, h, true, nil
+			case !bytesBad(err):
+				return 0, header{}, false, err
+			}
+		}
+		p, next = p+h.size, h.last+1
+	}
+	if next < high {
+		p = at + 1
+	}
+	return p, header{}, false, nil
 }
 
 func (s *scanner) leads(p int64, anchor func(int64) bool) (bool, error) {
