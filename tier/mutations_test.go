@@ -3,17 +3,19 @@ package tier_test
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/cordwood-io/cordwood/internal/mutate"
 )
 
 // TestMutations takes the guards of the invariants out one at a time, as
-// testdata/mutations.txt lists them, and expects a seed of the schedules to notice, or
-// another test. It runs only when CORDWOOD_MUTATE is set, to 1 or to part of a guard's
-// name.
+// testdata/mutations.txt lists them, and expects the test that the table names to
+// notice, or a seed of the schedules, or another test. It runs only when CORDWOOD_MUTATE
+// is set, to 1 or to part of a guard's name.
 func TestMutations(t *testing.T) {
 	mutate.Run(t, "testdata/mutations.txt",
 		mutate.Tests{"-timeout=200s", "-run", "^TestSchedules$", "."},
@@ -23,8 +25,9 @@ func TestMutations(t *testing.T) {
 // invariants is the number of the package's invariants.
 const invariants = 22
 
-// TestMutationTable holds that each invariant has a guard in the list, and each guard of
-// the list a row in the table that says who notices.
+// TestMutationTable holds that each invariant has a guard in the list, and that each
+// guard of the list is in the source, with one row in the table, which names a test of
+// this package.
 func TestMutationTable(t *testing.T) {
 	list, err := mutate.Read("testdata/mutations.txt")
 	if err != nil {
@@ -33,6 +36,24 @@ func TestMutationTable(t *testing.T) {
 	table, err := os.ReadFile("testdata/mutations.md")
 	if err != nil {
 		t.Fatal(err)
+	}
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests []byte
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests = append(tests, b...)
+	}
+	rows := map[string]int{}
+	for line := range strings.Lines(string(table)) {
+		if cells := strings.Split(line, " | "); len(cells) > 1 {
+			rows[strings.TrimPrefix(cells[0], "| ")]++
+		}
 	}
 	number := regexp.MustCompile(`^(\d+): `)
 	guards := map[int]int{}
@@ -44,13 +65,27 @@ func TestMutationTable(t *testing.T) {
 		}
 		i, _ := strconv.Atoi(n[1])
 		guards[i]++
-		if !bytes.Contains(table, []byte("| "+m.Name+" | ")) {
-			t.Errorf("%q has no row in the table", m.Name)
+		if code, err := os.ReadFile(m.File); err != nil || bytes.Count(code, []byte(m.Old)) != 1 {
+			t.Errorf("%q: its text stands %d times in %s: %v", m.Name, bytes.Count(code, []byte(m.Old)), m.File, err)
+		}
+		if rows[m.Name] != 1 {
+			t.Errorf("%q has %d rows in the table", m.Name, rows[m.Name])
+			continue
+		}
+		delete(rows, m.Name)
+		test, _, _ := strings.Cut(mutate.Named(table, m.Name), "/")
+		if test == "" || !bytes.Contains(tests, []byte("\nfunc "+test+"(")) {
+			t.Errorf("%q: its row names %q, which is no test", m.Name, test)
 		}
 	}
 	for i := range invariants {
 		if guards[i+1] == 0 {
 			t.Errorf("invariant %d has no guard", i+1)
 		}
+	}
+	delete(rows, "guard")
+	delete(rows, "---")
+	for name := range rows {
+		t.Errorf("%q is a row of no guard", name)
 	}
 }
