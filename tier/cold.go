@@ -21,9 +21,9 @@ const readAttempts = 3
 
 // A partKey names a cached part of an object: a chunk by its number, or the tail.
 type partKey struct {
-	id    ID
-	part  int32
-	piece int32 // of the chunk, from 1 on; 0 for the whole
+	id     ID
+	part   int32
+	lo, hi int32 // the piece of the chunk; 0 for the whole
 }
 
 func chunkKey(id ID, i int) partKey { return partKey{id: id, part: int32(i)} }
@@ -378,10 +378,10 @@ func (c *coldReader) loadChunk(o object, t *objectTail, i int) func(context.Cont
 
 // A coldRead is what a read found, and where.
 type coldRead struct {
-	s      *Slice
-	t      *objectTail
-	i      int  // of the chunk
-	pieces bool // only a piece of it was read
+	s *Slice
+	t *objectTail
+	i int   // of the chunk
+	w piece // that was read of it; zero: the whole
 }
 
 // read returns whole batches from the one that holds from on, within one chunk. before is
@@ -392,9 +392,16 @@ func (c *coldReader) read(ctx context.Context, o object, from log.Offset, maxByt
 	}
 	r.i = r.t.find(from)
 	ch := &r.t.chunks[r.i]
+	k := chunkKey(o.ID, r.i)
 	var batches []byte
-	if r.pieces = ch.codec == codecNone && before.inPieces(chunkKey(o.ID, r.i), c.holds(chunkKey(o.ID, r.i), ch)); r.pieces {
-		batches, err = c.piece(ctx, o, r.t, r.i, from)
+	if ch.codec == codecNone && before.inPieces(k, c.holds(k, ch)) {
+		if r.w = before.piece; before.at != k || from < r.w.base || from >= r.w.end {
+			r.w = ch.pieceAt(from, max(maxBytes, int(c.o.ChunkBytes/4)))
+		}
+		batches, err = c.piece(ctx, o, r.t, r.i, r.w)
+		if err == nil {
+			batches = batches[ch.seek(from)-r.w.lo:]
+		}
 	} else {
 		batches, err = c.chunk(ctx, o, r.t, r.i)
 		if err == nil {
@@ -419,43 +426,43 @@ func (c *coldReader) holds(k partKey, ch *chunk) bool {
 	return cached || coming || c.disk.has(k, int64(ch.stored))
 }
 
-// A piece is a run of the batches of a chunk that is not compressed: those that begin in
-// one of its stretches of equal length, as far as the index tells them apart.
+// A piece is a run of the batches of a chunk that is not compressed, between two that the
+// index has.
 type piece struct {
-	n         int32
 	lo, hi    int // in the chunk
 	base, end log.Offset
 }
 
-// pieceAt returns the piece that has the batch with off. stretch is the length of those of
-// the chunk.
-func (c *chunk) pieceAt(off log.Offset, stretch int) piece {
-	bound := func(pos int) (int, log.Offset) { // the first batch of the index from pos on
-		if pos == 0 {
+// pieceAt returns the piece that begins with the last batch of the index at or before off
+// and has as much as fits into n bytes, but the batch with off at least.
+func (c *chunk) pieceAt(off log.Offset, n int) piece {
+	bound := func(i int) (int, log.Offset) { // entry i, counted from the begin of the chunk on
+		switch {
+		case i == 0:
 			return 0, c.base
-		}
-		i := sort.Search(len(c.offsets), func(i int) bool { return int(c.offsets[i].pos) >= pos })
-		if i == len(c.offsets) {
+		case i > len(c.offsets):
 			return c.length, c.end
 		}
-		return int(c.offsets[i].pos), c.base + log.Offset(c.offsets[i].delta)
+		return int(c.offsets[i-1].pos), c.base + log.Offset(c.offsets[i-1].delta)
 	}
-	n := c.seek(off) / stretch
-	p := piece{n: int32(n)}
-	p.lo, p.base = bound(n * stretch)
-	p.hi, p.end = bound(min((n+1)*stretch, c.length))
+	first := sort.Search(len(c.offsets), func(i int) bool { return c.base+log.Offset(c.offsets[i].delta) > off })
+	var p piece
+	p.lo, p.base = bound(first)
+	n = min(n, c.length)
+	last := sort.Search(len(c.offsets), func(i int) bool { return int(c.offsets[i].pos) > p.lo+n })
+	if last == len(c.offsets) && c.length <= p.lo+n {
+		last++
+	}
+	p.hi, p.end = bound(max(last, first+1))
 	return p
 }
 
-// piece returns the batches of a chunk from the one on that the index has at or before
-// from, to the end of their piece.
-func (c *coldReader) piece(ctx context.Context, o object, t *objectTail, i int, from log.Offset) ([]byte, error) {
-	ch := &t.chunks[i]
-	w := ch.pieceAt(from, int(c.o.ChunkBytes/4))
+// piece returns the batches of a piece of a chunk.
+func (c *coldReader) piece(ctx context.Context, o object, t *objectTail, i int, w piece) ([]byte, error) {
 	k := chunkKey(o.ID, i)
-	k.piece = w.n + 1
+	k.lo, k.hi = int32(w.lo), int32(w.hi)
 	p, err := c.get(ctx, k, func(ctx context.Context) (*part, error) {
-		at := ch.pos + int64(w.lo)
+		at := t.chunks[i].pos + int64(w.lo)
 		return c.fetch(ctx, o.key, at, int64(w.hi-w.lo), 0, func(b []byte) (*part, error) {
 			if err := w.check(b, t.epochs); err != nil {
 				return nil, c.corrupt(o.key, at, err)
@@ -466,7 +473,7 @@ func (c *coldReader) piece(ctx context.Context, o object, t *objectTail, i int, 
 	if err != nil {
 		return nil, err
 	}
-	return p.batches[ch.seek(from)-w.lo:], nil
+	return p.batches, nil
 }
 
 // check does for a piece what the checksum does for a whole chunk: each batch has its own,

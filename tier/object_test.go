@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -332,35 +333,40 @@ func TestPieces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	most := int32(0)
+	most := 0
 	for i := range tail.chunks {
 		c := &tail.chunks[i]
 		raw := batches[c.pos-int64(len(p.header)):][:c.length]
-		last := piece{n: -1, hi: 0, end: c.base}
-		for off := c.base; off < c.end; off++ {
-			w := c.pieceAt(off, 16<<10)
-			if w != last && (w.lo != last.hi || w.base != last.end || w.n <= last.n) {
-				t.Fatalf("offset %d: %+v after %+v", off, w, last)
+		n, last := 0, piece{end: c.base}
+		for last.end < c.end {
+			w := c.pieceAt(last.end, 20<<10)
+			if w.lo != last.hi || w.base != last.end || w.hi <= w.lo || w.hi > w.lo+20<<10 {
+				t.Fatalf("%+v after %+v", w, last)
 			}
-			s, err := cut(raw[c.seek(off):w.hi], off, 1)
-			if err != nil || off < w.base || off >= w.end || c.seek(off) < w.lo {
-				t.Fatalf("offset %d: %+v, %v", off, w, err)
-			}
-			if s.base > off || s.end <= off {
-				t.Fatalf("offset %d: [%d, %d)", off, s.base, s.end)
-			}
-			last = w
+			n, last = n+1, w
 		}
 		if last.hi != c.length || last.end != c.end {
 			t.Errorf("chunk [%d, %d) of %d bytes ends with %+v", c.base, c.end, c.length, last)
 		}
-		most = max(most, last.n)
+		for off := c.base; off < c.end; off++ {
+			for _, n := range []int{1, 20 << 10, math.MaxInt} {
+				w := c.pieceAt(off, n)
+				s, err := cut(raw[c.seek(off):w.hi], off, 1)
+				if err != nil || c.seek(off) != w.lo || w.hi-w.lo > max(n, indexBytes+4096) {
+					t.Fatalf("offset %d: %+v, %v", off, w, err)
+				}
+				if s.base > off || s.end <= off || s.end > w.end {
+					t.Fatalf("offset %d: [%d, %d)", off, s.base, s.end)
+				}
+			}
+		}
+		most = max(most, n)
 	}
-	if len(tail.chunks) < 2 || most != 3 {
-		t.Fatalf("%d chunks with up to %d pieces", len(tail.chunks), most+1)
+	if len(tail.chunks) < 2 || most != 4 {
+		t.Fatalf("%d chunks with up to %d pieces", len(tail.chunks), most)
 	}
 	c := &tail.chunks[1]
-	w := c.pieceAt(c.end-1, 16<<10)
+	w := c.pieceAt(c.base, 16<<10)
 	good := batches[c.pos-int64(len(p.header)):][w.lo:w.hi]
 	if err := w.check(good, tail.epochs); err != nil {
 		t.Fatal(err)

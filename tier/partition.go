@@ -411,7 +411,7 @@ func (p *Partition) Read(ctx context.Context, from log.Offset, maxBytes int) (*S
 			if v := p.View(); v.LogStart > from {
 				return nil, belowStart(from, v.LogStart)
 			}
-			if window := p.readers.window(r.s.base, r.s.end, from, chunkKey(o.ID, r.i), r.pieces, m.cold.widest); window > 0 {
+			if window := p.readers.window(r.s.base, r.s.end, from, chunkKey(o.ID, r.i), r.w, m.cold.widest); window > 0 {
 				m.cold.ahead(o, r.t, r.i, window, func(o object) (object, bool) {
 					n, err := p.lookup(o.End)
 					return n, err == nil

@@ -14,6 +14,7 @@ type stream struct {
 	at     partKey    // the chunk that it read last
 	window int        // how many chunks it wants to have ahead
 	pieces int        // how many chunks from this one on it reads in pieces
+	piece  piece      // that it read last; zero: a whole chunk
 }
 
 // pieceChunks is how many chunks are read in pieces before another is tried whole: so a
@@ -25,9 +26,9 @@ const pieceChunks = 8
 // begins with one chunk and doubles with each chunk that the reader comes to, up to
 // most: who reads a little pays for a little. Who reads in pieces has nothing ahead: it
 // would be gone before it is read.
-func (s stream) advance(end log.Offset, at partKey, pieces bool, most int) stream {
+func (s stream) advance(end log.Offset, at partKey, w piece, most int) stream {
 	switch {
-	case pieces && s.pieces == 0:
+	case w.hi > 0 && s.pieces == 0:
 		s.pieces = pieceChunks
 	case s.pieces > 0 && at != s.at:
 		s.pieces--
@@ -40,7 +41,7 @@ func (s stream) advance(end log.Offset, at partKey, pieces bool, most int) strea
 	case at != s.at:
 		s.window *= 2
 	}
-	return stream{end: end, at: at, window: max(0, min(s.window, most)), pieces: s.pieces}
+	return stream{end: end, at: at, window: max(0, min(s.window, most)), pieces: s.pieces, piece: w}
 }
 
 // inPieces says whether a read of the chunk at is of a piece of it: the stream has been in
@@ -75,15 +76,15 @@ func (r *readerRing) find(from log.Offset) stream {
 	return stream{}
 }
 
-// window notes a read of [base, end) in the chunk at that asked for from, of a piece of it
-// or of the whole, and returns how many chunks to fetch ahead: none for a reader that did
+// window notes a read of [base, end) in the chunk at that asked for from, in its piece w
+// or the whole, and returns how many chunks to fetch ahead: none for a reader that did
 // not go on where an earlier one stopped.
-func (r *readerRing) window(base, end, from log.Offset, at partKey, pieces bool, most int) int {
+func (r *readerRing) window(base, end, from log.Offset, at partKey, w piece, most int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, s := range r.streams {
 		if s.end == from && s.end != 0 || s.end > base && s.end <= from {
-			r.streams[i] = s.advance(end, at, pieces, most)
+			r.streams[i] = s.advance(end, at, w, most)
 			return r.streams[i].window
 		}
 	}
