@@ -22,3 +22,6 @@ func (n *Node) AppendPartition(ctx context.Context, id log.PartitionID, b record
 
 // StoppedOf is a Stopped with these replicas of the tier log, the best first.
 func StoppedOf(logs ...*log.Log) *Stopped { return &Stopped{logs: logs} }
+
+// TierLog is the best replica of the tier log.
+func (s *Stopped) TierLog() *log.Log { return s.logs[0] }

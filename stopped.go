@@ -29,13 +29,16 @@ type StoppedOptions struct {
 // A Stopped is what the directories of stopped nodes of one cluster hold: for tools
 // that look at a cluster which does not run. It holds the directories' locks, so no
 // node can start on them meanwhile. Make one with [OpenStopped]. It is safe for
-// concurrent use, Close apart.
+// concurrent use, Close and RepairTier apart.
 type Stopped struct {
 	cluster ID
 	image   *metadata.Image
-	closers []io.Closer // in the order of opening
-	logs    []*log.Log  // of the tier log, the best first
-	want    int         // replicas of the tier log
+	o       StoppedOptions
+	dirs    []string
+	disks   map[string]*log.Disk // by directory
+	closers []io.Closer          // in the order of opening
+	logs    []*log.Log           // of the tier log, the best first
+	want    int                  // replicas of the tier log
 }
 
 // OpenStopped opens the directories of stopped nodes. Logs are recovered as at a
@@ -56,7 +59,7 @@ func OpenStopped(ctx context.Context, dirs []string, o StoppedOptions) (_ *Stopp
 	if len(dirs) == 0 {
 		return nil, errors.New("cordwood: no directories of nodes")
 	}
-	s := &Stopped{}
+	s := &Stopped{o: o, dirs: slices.Clone(dirs), disks: map[string]*log.Disk{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -79,7 +82,7 @@ func OpenStopped(ctx context.Context, dirs []string, o StoppedOptions) (_ *Stopp
 		s.want = len(p.Replicas)
 	}
 	for _, dir := range dirs {
-		if err := s.openTierLog(ctx, dir, id, o); err != nil {
+		if err := s.openTierLog(ctx, dir, id); err != nil {
 			return nil, fmt.Errorf("cordwood: %s: %w", dir, err)
 		}
 	}
@@ -135,25 +138,34 @@ func (s *Stopped) openNode(dir string, o StoppedOptions) error {
 	return nil
 }
 
-func (s *Stopped) openTierLog(ctx context.Context, dir string, id log.PartitionID, o StoppedOptions) error {
-	name := path.Join(dir, "partitions", id.String())
-	if _, err := o.FS.Stat(name); errors.Is(err, fs.ErrNotExist) {
-		return nil // no replica here
-	} else if err != nil {
-		return err
-	}
-	disk, err := log.NewDisk(log.DiskOptions{FS: o.FS, Dir: dir})
-	if err != nil {
-		return err
-	}
-	s.closers = append(s.closers, closer(disk.Close))
-	l, err := log.Open(ctx, name, log.Options{Disk: disk, Partition: id, UseReserve: true, Logger: o.Logger})
-	if err != nil {
+func (s *Stopped) openTierLog(ctx context.Context, dir string, id log.PartitionID) error {
+	l, err := s.openLog(ctx, dir, id)
+	if err != nil || l == nil {
 		return err
 	}
 	s.closers = append(s.closers, l)
 	s.logs = append(s.logs, l)
 	return nil
+}
+
+// openLog opens a replica's log, nil if there is none in the directory.
+func (s *Stopped) openLog(ctx context.Context, dir string, id log.PartitionID) (*log.Log, error) {
+	name := path.Join(dir, "partitions", id.String())
+	if _, err := s.o.FS.Stat(name); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	disk := s.disks[dir]
+	if disk == nil {
+		var err error
+		if disk, err = log.NewDisk(log.DiskOptions{FS: s.o.FS, Dir: dir}); err != nil {
+			return nil, err
+		}
+		s.disks[dir] = disk
+		s.closers = append(s.closers, closer(disk.Close))
+	}
+	return log.Open(ctx, name, log.Options{Disk: disk, Partition: id, UseReserve: true, Logger: s.o.Logger})
 }
 
 type closer func() error
@@ -255,4 +267,48 @@ func (s *Stopped) TierKnows(ctx context.Context) (func(log.PartitionID, tier.ID)
 		}
 	}
 	return func(p log.PartitionID, id tier.ID) bool { return others[name{p, id}] }, nil
+}
+
+// Nodes returns how many nodes' directories are here, and how many nodes the cluster has.
+func (s *Stopped) Nodes() (here, all int) {
+	for range s.image.Brokers() {
+		all++
+	}
+	return len(s.dirs), all
+}
+
+// RepairTier is [tier.Repair] with the nodes' directories, their tier log and the log
+// starts of their replicas, which are opened for it as at a start of the node. The
+// directories should be those of all nodes, see there.
+//
+// Errors are those of [tier.Repair] and [log.Open].
+func (s *Stopped) RepairTier(ctx context.Context, store tier.ObjectStore, prefix string, dryRun bool) (*tier.RepairReport, error) {
+	var nodes []tier.StateDir
+	for _, dir := range s.dirs {
+		nodes = append(nodes, tier.StateDir{FS: s.o.FS, Dir: dir})
+	}
+	return tier.Repair(ctx, tier.RepairOptions{
+		Store: store, Prefix: prefix, Cluster: tier.ID(s.cluster), Events: s.TierEvents(ctx), Nodes: nodes, DryRun: dryRun,
+		LogStart: func(id log.PartitionID) (log.Offset, bool, error) { return s.localStart(ctx, id) },
+	})
+}
+
+// localStart returns the highest log start of the replicas that are here. Of a deleted
+// topic nothing is to be read, so there it is known without them.
+func (s *Stopped) localStart(ctx context.Context, id log.PartitionID) (start log.Offset, ok bool, err error) {
+	_, ok = s.image.DeletedTopic(id.Topic)
+	for _, dir := range s.dirs {
+		l, err := s.openLog(ctx, dir, id)
+		if err != nil {
+			return 0, false, fmt.Errorf("%s: %w", dir, err)
+		}
+		if l == nil {
+			continue
+		}
+		start, ok = max(start, l.Start()), true
+		if err := l.Close(); err != nil {
+			return 0, false, fmt.Errorf("%s: %w", dir, err)
+		}
+	}
+	return start, ok, nil
 }

@@ -73,7 +73,7 @@ const (
 	FindingOrphan                          // an object that the state does not know, of a partition that it knows
 	FindingForeign                         // an object of a partition that the tier log does not know
 	FindingEvent                           // an event that no state could take: two writers, or a damaged log
-	FindingManifest                        // the object with the state of a partition's last checkpoint is not there
+	FindingManifest                        // the object with the state of a partition's last checkpoint is not there, or damaged
 )
 
 var findingNames = [...]string{"", "missing", "corrupt", "gap", "overlap", "orphan", "foreign", "event", "manifest"}
@@ -161,7 +161,23 @@ type audit struct {
 	progress AuditProgress
 	objects  map[string]ObjectInfo // segment objects and manifests
 	states   map[log.PartitionID]*State
-	lost     map[log.PartitionID]string // manifests without which a state is not known
+	lost     map[log.PartitionID]*lostState
+	notes    map[log.PartitionID]*pinNote
+	end      log.Offset // of the events
+}
+
+// A lostState is what is known of a state whose manifest can't be read.
+type lostState struct {
+	key        string  // of the manifest
+	err        error   // of reading it
+	checkpoint Event   // that names it
+	held       []Event // that were taken after it
+}
+
+// A pinNote is what a file of states has beside a state; see [ledger].
+type pinNote struct {
+	pin   log.Offset
+	since int
 }
 
 func (a *audit) run(ctx context.Context) error {
@@ -233,7 +249,8 @@ func (a *audit) list(ctx context.Context) error {
 }
 
 func (a *audit) replay(ctx context.Context) error {
-	a.states, a.lost = map[log.PartitionID]*State{}, map[log.PartitionID]string{}
+	a.states, a.lost = map[log.PartitionID]*State{}, map[log.PartitionID]*lostState{}
+	a.notes = map[log.PartitionID]*pinNote{}
 	first, tentative := true, false
 	for c, err := range a.o.Events {
 		if err != nil {
@@ -243,6 +260,7 @@ func (a *audit) replay(ctx context.Context) error {
 			// Of a tier log that was trimmed the checkpoints tell what came before.
 			first, tentative = false, c.Offset > 0
 		}
+		a.end = c.Offset + 1
 		if c.Event == nil {
 			continue
 		}
@@ -256,26 +274,40 @@ func (a *audit) replay(ctx context.Context) error {
 			a.states[e.Partition] = s
 		}
 		a.report.Events++
-		if cp, ok := e.Body.(Checkpoint); ok && tentative && s.newer(e) {
-			b := cp.State
-			if b == nil {
-				if b, err = readManifest(ctx, a.o.Store, a.o.Prefix, time.Minute, e.Partition, cp); errors.Is(err, ErrNotFound) {
-					// An older one is gone by right: a later checkpoint makes up for it.
-					a.lost[e.Partition] = ManifestKey(a.o.Prefix, e.Partition, cp.Manifest)
-					*s = State{opened: true, epoch: e.Epoch, seq: e.Seq} // still newer than what comes late
-					continue
-				}
-			}
-			if err == nil {
-				err = s.load(e, b)
-			}
-			if err != nil {
+		if a.notes[e.Partition] == nil && (s.opened || e.Seq == 0) {
+			a.notes[e.Partition] = &pinNote{pin: c.Offset}
+		}
+		cp, ok := e.Body.(Checkpoint)
+		if ok && tentative && s.newer(e) {
+			a.notes[e.Partition] = &pinNote{pin: c.Offset}
+			delete(a.lost, e.Partition)
+			if err := a.load(ctx, s, e, cp); err != nil {
 				return fmt.Errorf("tier log at offset %d: %w", c.Offset, err)
 			}
-			delete(a.lost, e.Partition)
 			continue
 		}
-		switch v := s.Apply(e); v {
+		if _, ok := e.Body.(Forgotten); ok && tentative && s.newer(e) {
+			// Its word counts, whatever there was before.
+			*s = State{opened: true, deleted: true, epoch: e.Epoch, seq: e.Seq}
+			delete(a.lost, e.Partition)
+			delete(a.notes, e.Partition)
+			continue
+		}
+		v := s.Apply(e)
+		if l := a.lost[e.Partition]; l != nil && v.Taken() {
+			l.held = append(l.held, e)
+		}
+		if n := a.notes[e.Partition]; n != nil {
+			switch {
+			case ok && v == Applied:
+				*n = pinNote{pin: c.Offset}
+			case v == Applied && e.Body.kind() == kindForgotten:
+				delete(a.notes, e.Partition)
+			case v.Taken() && e.Seq > 0:
+				n.since++
+			}
+		}
+		switch v {
 		case RefusedGap, RefusedLineage, RefusedID, RefusedPartition, RefusedState:
 			if tentative || s.outrun(e) || s.deleted && (v == RefusedID || v == RefusedState) {
 				continue // what came before it is not there, the log start came before it, or two nodes clear up
@@ -288,6 +320,23 @@ func (a *audit) replay(ctx context.Context) error {
 	}
 	a.report.Partitions = len(a.states)
 	return nil
+}
+
+// load makes s the state of a checkpoint. If that is in a manifest which can't be read,
+// the partition is lost until a later checkpoint comes: an older manifest is gone by right.
+func (a *audit) load(ctx context.Context, s *State, e Event, cp Checkpoint) error {
+	b := cp.State
+	if b == nil {
+		var err error
+		if b, err = readManifest(ctx, a.o.Store, a.o.Prefix, time.Minute, e.Partition, cp); damaged(err) {
+			a.lost[e.Partition] = &lostState{key: ManifestKey(a.o.Prefix, e.Partition, cp.Manifest), err: err, checkpoint: e}
+			*s = State{opened: true, epoch: e.Epoch, seq: e.Seq} // still newer than what comes late
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return s.load(e, b)
 }
 
 // outrun says whether an event ends an upload whose range the log start has passed.
@@ -306,8 +355,8 @@ func (a *audit) compare(ctx context.Context) error {
 	ids := slices.SortedFunc(maps.Keys(a.states), comparePartitions)
 	for _, id := range ids {
 		s := a.states[id]
-		if key, ok := a.lost[id]; ok {
-			a.find(Finding{Kind: FindingManifest, Partition: id, Key: key, Err: errors.New("what must be in the store is not known without it")})
+		if l := a.lost[id]; l != nil {
+			a.find(Finding{Kind: FindingManifest, Partition: id, Key: l.key, Err: fmt.Errorf("what must be in the store is not known without it: %w", l.err)})
 			continue
 		}
 		for _, f := range s.continuity(id, a.o.Prefix) {

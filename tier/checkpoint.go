@@ -214,6 +214,9 @@ func (m *Manager) load(l *ledger) {
 				}
 				return
 			}
+			l.mu.Lock()
+			want.err = err
+			l.mu.Unlock()
 			if failures == 0 && ctx.Err() == nil {
 				m.o.Logger.Warn("manifest not read", "partition", want.event.Partition.String(), "error", err)
 			}
@@ -405,13 +408,7 @@ func (m *Manager) saveStates() error {
 	if m.tentative.Load() || broken {
 		return errNotClear
 	}
-	b := make([]byte, 0, 4096)
-	b = append(b, stateFileMagic...)
-	b = binary.BigEndian.AppendUint16(b, stateFileVersion)
-	b = binary.BigEndian.AppendUint16(b, 0)
-	b = append(b, m.o.Cluster[:]...)
-	b = binary.BigEndian.AppendUint64(b, uint64(at))
-	n := 0
+	w := newStateFile(m.o.Cluster, at)
 	for _, id := range ids {
 		l := ledgers[id]
 		l.mu.RLock()
@@ -420,27 +417,47 @@ func (m *Manager) saveStates() error {
 			return errNotClear
 		}
 		if l.pinned {
-			if n++; n == 1 {
-				b = binary.BigEndian.AppendUint32(b, 0)
-			}
-			b = append(b, id.Topic[:]...)
-			b = binary.BigEndian.AppendUint32(b, uint32(id.Index))
-			b = binary.BigEndian.AppendUint64(b, uint64(l.pin))
-			b = binary.BigEndian.AppendUint32(b, uint32(l.since))
-			b = append(b, l.state.manifest[:]...)
-			from := len(b)
-			b = binary.BigEndian.AppendUint32(b, 0)
-			b = l.state.encode(b)
-			binary.BigEndian.PutUint32(b[from:], uint32(len(b)-from-4))
+			w.add(savedState{id, l.pin, l.since, &l.state})
 		}
 		l.mu.RUnlock()
 	}
-	if n == 0 {
-		b = binary.BigEndian.AppendUint32(b, 0)
-	}
-	binary.BigEndian.PutUint32(b[32:], uint32(n))
-	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
-	return writeFile(m.o.StateFS, m.o.StateDir, stateFileName, b)
+	return writeFile(m.o.StateFS, m.o.StateDir, stateFileName, w.finish())
+}
+
+// A stateFile is a file of states that is being written.
+type stateFile struct {
+	b []byte
+	n uint32
+}
+
+func newStateFile(cluster ID, at log.Offset) *stateFile {
+	b := make([]byte, 0, 4096)
+	b = append(b, stateFileMagic...)
+	b = binary.BigEndian.AppendUint16(b, stateFileVersion)
+	b = binary.BigEndian.AppendUint16(b, 0)
+	b = append(b, cluster[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(at))
+	return &stateFile{b: binary.BigEndian.AppendUint32(b, 0)}
+}
+
+// add appends a partition. Requires: they come in order.
+func (f *stateFile) add(s savedState) {
+	f.n++
+	b := append(f.b, s.id.Topic[:]...)
+	b = binary.BigEndian.AppendUint32(b, uint32(s.id.Index))
+	b = binary.BigEndian.AppendUint64(b, uint64(s.pin))
+	b = binary.BigEndian.AppendUint32(b, uint32(s.since))
+	b = append(b, s.state.manifest[:]...)
+	from := len(b)
+	b = binary.BigEndian.AppendUint32(b, 0)
+	b = s.state.encode(b)
+	binary.BigEndian.PutUint32(b[from:], uint32(len(b)-from-4))
+	f.b = b
+}
+
+func (f *stateFile) finish() []byte {
+	binary.BigEndian.PutUint32(f.b[32:], f.n)
+	return binary.BigEndian.AppendUint32(f.b, crc32.Checksum(f.b, castagnoli))
 }
 
 // loadStates fills the ledgers from the file of states and returns where the tier log

@@ -82,6 +82,20 @@
 // one that was away for longer than the tier log goes back knows nothing until it has
 // read on from the checkpoints to the end.
 //
+// # Lost states
+//
+// If a manifest is lost or damaged that the last checkpoint of a partition names, a node
+// without its file of states does not know the partition: it never takes that for empty.
+// [Partition.Status], reads and [Stats].StatesMissing say so, [Audit] finds it, and
+// appends and hot reads go on. Ways back, the first that can be gone:
+//
+//  1. A node that still knows the state leads the partition: its next checkpoint tells the
+//     others.
+//  2. [Repair], while the nodes are stopped, gives them a state that one of them has kept,
+//     or builds one from an older manifest, the objects, the events since, and the local log
+//     starts; it says which, and what the store lacks.
+//  3. [Chain.Restore] writes what the store has into a log of another topic id.
+//
 // # Deleted topics
 //
 // [Options].Deleted says which topics were deleted, and in which epoch, that nobody has
@@ -103,7 +117,8 @@
 // [Audit] compares the tier log, as [ReadToEnd] gives it, with the store and names what is missing, damaged or
 // nobody's; [Partition.Sweep] deletes what is nobody's, behind a fence. [Catalog] reads
 // a store without a tier log, and [Chain.Restore] builds a log from it, since each
-// object says what it is and what lies below it. While a cluster is at work,
+// object says what it is and what lies below it; where there is a manifest, it tells
+// which objects there must be. While a cluster is at work,
 // [LastWriter] says so. examples/tierctl is a command over these calls.
 //
 // # Concurrency

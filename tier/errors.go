@@ -53,7 +53,8 @@ var (
 
 	// ErrUnknown: this node has not yet read the tier log up to where it stood
 	// when the partition was opened, so it can't tell an empty tier from one that
-	// it does not know. Retry after a short wait.
+	// it does not know. Retry after a short wait. If it says that what the last
+	// checkpoint names can't be read, waiting may not help: see [Repair].
 	ErrUnknown = errors.New("tier: state not known yet")
 
 	// ErrNotTiered: the offset is at or above the tier end: its record, if there

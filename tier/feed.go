@@ -36,6 +36,7 @@ type missingState struct {
 	event  Event
 	at     Committed
 	held   []heldEvent
+	err    error // of the last try to read the manifest, or nil; guarded by ledger.mu
 	newest State // epoch and sequence number only: where event and held lead to
 }
 

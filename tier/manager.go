@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/pprof"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,6 +105,7 @@ type Stats struct {
 	CachedParts      int             // how many those are
 	ReadsUnderWay    int             // parts that are being fetched
 	BytesUnderWay    int64           // that they take of Options.ReadBytes
+	StatesMissing    int             // partitions whose state is not known here: the manifest of their checkpoint can't be read
 	LogStart         log.Offset      // of the tier log, as far as this node knows
 	Pin              log.Offset      // what is below it, no partition needs any more
 	PinnedBy         log.PartitionID // the partition that needs Pin
@@ -314,7 +317,15 @@ func (m *Manager) Stats() Stats {
 			}
 		}
 	}
+	ledgers := slices.Collect(maps.Values(m.ledgers))
 	m.mu.Unlock()
+	for _, l := range ledgers {
+		l.mu.RLock()
+		if l.missing != nil && l.missing.err != nil {
+			s.StatesMissing++
+		}
+		l.mu.RUnlock()
+	}
 	s.Leading = len(led) - s.Remains
 	s.Pin, s.PinnedBy = m.pin()
 	for _, p := range led {

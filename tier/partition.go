@@ -207,8 +207,18 @@ func (p *Partition) isKnown() bool {
 	return p.known.Load() && p.m.ctx.Err() == nil && !p.m.tentative.Load() && !p.ledger.unclear.Load()
 }
 
+// unknownErr is [ErrUnknown], with the reason if there is more to it than that the tier
+// log has not been read. Requires: ledger.mu.
+func (p *Partition) unknownErr() error {
+	if m := p.ledger.missing; m != nil && m.err != nil {
+		// Not wrapped: that the manifest is not found says nothing of records.
+		return fmt.Errorf("%w: what the last checkpoint names can't be read: %v", ErrUnknown, m.err)
+	}
+	return ErrUnknown
+}
+
 // WaitKnown returns nil once the view is known. Errors: [ErrClosed], that of a
-// manager which stopped, or ctx's.
+// manager which stopped, or ctx's, with what is in the way if it is the store.
 func (p *Partition) WaitKnown(ctx context.Context) error {
 	for tries := 0; !p.isKnown(); tries++ {
 		tctx, cancel := context.WithTimeout(ctx, p.m.o.EventTimeout)
@@ -228,7 +238,9 @@ func (p *Partition) WaitKnown(ctx context.Context) error {
 		}
 		// The tier log can't be read, or a manifest in the store.
 		if sleep(ctx, backoff(tries, &p.m.o, err)) != nil {
-			return context.Cause(ctx)
+			p.ledger.mu.RLock()
+			defer p.ledger.mu.RUnlock()
+			return fmt.Errorf("%w (%w)", context.Cause(ctx), p.unknownErr())
 		}
 	}
 	return nil
@@ -249,17 +261,25 @@ func (p *Partition) State() (s *State, known bool) {
 }
 
 // Status says whether this node leads the partition in the tier, and why nothing
-// is uploaded or deleted if something keeps it from that.
+// is uploaded or deleted if something keeps it from that: on a follower too, if the
+// state is not known because the manifest of the last checkpoint can't be read
+// ([ErrUnknown]).
 func (p *Partition) Status() (leading bool, epoch log.Epoch, blocked error) {
+	var unknown error
+	p.ledger.mu.RLock()
+	if m := p.ledger.missing; m != nil && m.err != nil {
+		unknown = p.unknownErr()
+	}
+	p.ledger.mu.RUnlock()
 	p.m.mu.Lock()
 	defer p.m.mu.Unlock()
 	if p.lead == nil {
-		return false, -1, nil
+		return false, -1, unknown
 	}
 	if p.lead.err != nil {
 		return false, p.lead.epoch, p.lead.err
 	}
-	return p.lead.barrier, p.lead.epoch, p.blocked
+	return p.lead.barrier, p.lead.epoch, cmp.Or(unknown, p.blocked)
 }
 
 func (p *Partition) setKnown() {
@@ -468,7 +488,7 @@ func (p *Partition) lookup(off log.Offset) (object, error) {
 	s := &p.ledger.state
 	switch {
 	case !p.isKnown():
-		return object{}, ErrUnknown
+		return object{}, p.unknownErr()
 	case off < s.logStart:
 		return object{}, belowStart(off, s.logStart)
 	case off >= s.tierEnd:
@@ -503,10 +523,13 @@ func (p *Partition) offsetForTime(ctx context.Context, t time.Time, below log.Of
 		p.ledger.mu.RLock()
 		at = max(at, p.ledger.state.logStart)
 		r, ok := p.ledger.state.newerThan(at, ms)
-		known := p.isKnown()
+		var unknown error
+		if !p.isKnown() {
+			unknown = p.unknownErr()
+		}
 		p.ledger.mu.RUnlock()
-		if !known {
-			return 0, false, ErrUnknown
+		if unknown != nil {
+			return 0, false, unknown
 		}
 		if !ok || r.Base >= below {
 			return 0, false, nil

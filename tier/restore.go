@@ -24,9 +24,16 @@ type Chain struct {
 	// up, ranges below the log start, leftovers of an older life of the leader.
 	Spare []string
 
-	// Broken are objects that can't be read, and a gap below the chain if there are
-	// objects still further below: they are in Spare, and no part of the chain.
+	// Broken are objects that can't be read, a gap below the chain if there are
+	// objects still further below (they are in Spare, and no part of the chain), and
+	// ranges of Recorded whose objects are not there.
 	Broken []Finding
+
+	// Manifest is the key of the newest manifest of the partition that can be read, and
+	// Recorded the state in it: what the tier log said when that checkpoint was made. ""
+	// and nil if there is none: then the objects are all that tells.
+	Manifest string
+	Recorded *State
 }
 
 // Start is the first offset of the chain. It panics if there are no Objects, as End does.
@@ -62,9 +69,14 @@ type CatalogOptions struct {
 }
 
 // Catalog reads what is in the store without a tier log: it lists the prefix, reads
-// header and footer of every object, and follows the objects' own links. The newest
-// object of a partition, by the leader epochs in it and then by its end, is the end
-// of its chain.
+// the manifests and header and footer of every object, and follows the objects' own
+// links. The newest object of a partition, by the leader epochs in it and then by its
+// end, is the end of its chain; uploads that the newest manifest calls given up don't
+// count.
+//
+// Of partitions with a manifest it is also known which objects there must be. Those
+// that are missing are told, unless all older ones are gone too: those were deleted
+// since then, for all that can be seen. Small states have no manifest, see [Checkpoint].
 //
 // What Catalog can't know is what the tier log would add: that a range was deleted
 // on request but its object is still there, or that an upload was never finished.
@@ -83,8 +95,15 @@ func Catalog(ctx context.Context, o CatalogOptions) ([]*Chain, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects = slices.DeleteFunc(objects, func(o segmentObject) bool { return o.manifest })
+	chains, err := catalog(ctx, o, cluster, objects, nil)
+	return slices.DeleteFunc(chains, func(c *Chain) bool { return len(c.Objects)+len(c.Spare)+len(c.Broken) == 0 }), err
+}
+
+// catalog is Catalog of objects that were listed; those whose ids skip names are passed
+// over. A chain comes for each partition that has any object, also if that is a manifest.
+func catalog(ctx context.Context, o CatalogOptions, cluster ID, objects []segmentObject, skip map[ID]bool) ([]*Chain, error) {
 	read := make([]ChainObject, len(objects))
+	states := make([]*State, len(objects))
 	errs := make([]error, len(objects))
 	progress := AuditProgress{Listed: len(objects), Total: len(objects)}
 	var mu sync.Mutex
@@ -100,7 +119,11 @@ func Catalog(ctx context.Context, o CatalogOptions) ([]*Chain, error) {
 				if i >= len(objects) || ctx.Err() != nil {
 					return
 				}
-				read[i], errs[i] = describeObject(ctx, o.Store, objects[i], cluster)
+				if objects[i].manifest {
+					states[i], errs[i] = readState(ctx, o.Store, objects[i].info)
+				} else {
+					read[i], errs[i] = describeObject(ctx, o.Store, objects[i], cluster)
+				}
 				done <- struct{}{}
 			}
 		})
@@ -118,31 +141,115 @@ func Catalog(ctx context.Context, o CatalogOptions) ([]*Chain, error) {
 	var chains []*Chain
 	by := map[log.PartitionID][]ChainObject{}
 	broken := map[log.PartitionID][]Finding{}
+	manifests := map[log.PartitionID]int{}
+	present := map[ID]bool{}
 	for i, c := range objects {
 		id := c.key.Partition
 		if err := errs[i]; err != nil {
-			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrInvalidObject) && !errors.Is(err, ErrRange) && !errors.Is(err, ErrNotFound) && !isVersion(err) {
+			if !damaged(err) {
 				return nil, fmt.Errorf("look at %s: %w", c.info.Key, err)
 			}
-			broken[id] = append(broken[id], Finding{Kind: FindingCorrupt, Partition: id, Base: c.key.Base, End: c.key.End, Key: c.info.Key, Bytes: c.info.Size, Err: err})
+			if c.manifest && errors.Is(err, ErrNotFound) {
+				continue // a newer one has replaced it since the listing
+			}
+			f := Finding{Kind: FindingCorrupt, Partition: id, Base: c.key.Base, End: c.key.End, Key: c.info.Key, Bytes: c.info.Size, Err: err}
+			if c.manifest {
+				f.Kind = FindingManifest
+			}
+			broken[id] = append(broken[id], f)
+			present[c.key.ID] = true
 			continue
 		}
+		if c.manifest {
+			if at, ok := manifests[id]; !ok || states[i].after(states[at]) {
+				manifests[id] = i
+			}
+			continue
+		}
+		present[c.key.ID] = true
 		by[id] = append(by[id], read[i])
 	}
-	for id, objects := range by {
-		c := link(objects)
-		c.Cluster, c.Partition, c.Broken = cluster, id, append(c.Broken, broken[id]...)
+	ids := map[log.PartitionID]struct{}{}
+	for _, o := range objects {
+		ids[o.key.Partition] = struct{}{}
+	}
+	for id := range ids {
+		var recorded *State
+		if at, ok := manifests[id]; ok {
+			recorded = states[at]
+		}
+		c := &Chain{}
+		if objects := by[id]; len(objects) > 0 {
+			c = link(objects, func(o ID) bool { return skip[o] || recorded.gaveUp(o) })
+		}
+		c.Cluster, c.Partition = cluster, id
+		c.Broken = append(c.Broken, broken[id]...)
+		if recorded != nil {
+			c.Manifest, c.Recorded = objects[manifests[id]].info.Key, recorded
+			absent := recorded.absent(id, o.Prefix, present)
+			c.Broken = slices.DeleteFunc(c.Broken, func(f Finding) bool { // the same in fewer words
+				return f.Kind == FindingGap && slices.ContainsFunc(absent, func(a Finding) bool { return a.Base < f.End && a.End > f.Base })
+			})
+			c.Broken = append(c.Broken, absent...)
+		}
 		for i := range c.Broken {
 			c.Broken[i].Partition = id
 		}
-		delete(broken, id)
 		chains = append(chains, c)
-	}
-	for id, f := range broken {
-		chains = append(chains, &Chain{Cluster: cluster, Partition: id, Broken: f})
 	}
 	slices.SortFunc(chains, func(x, y *Chain) int { return comparePartitions(x.Partition, y.Partition) })
 	return chains, nil
+}
+
+// damaged says whether an error is of what is in an object, or that it is gone.
+func damaged(err error) bool {
+	return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrInvalidObject) || errors.Is(err, ErrRange) || errors.Is(err, ErrNotFound) || isVersion(err)
+}
+
+// readState reads a manifest of which no checkpoint is at hand. It has a checksum of its
+// own.
+func readState(ctx context.Context, s ObjectStore, info ObjectInfo) (*State, error) {
+	if info.Size <= 0 || info.Size > maxManifestBytes {
+		return nil, fmt.Errorf("%w: manifest of %d bytes", ErrCorrupt, info.Size)
+	}
+	b, err := getRange(ctx, s, info.Key, 0, info.Size)
+	if err != nil {
+		return nil, err
+	}
+	return decodeState(b)
+}
+
+// after says whether a state is of a later moment than another of the same partition.
+func (s *State) after(o *State) bool {
+	return cmp.Or(cmp.Compare(s.Epoch(), o.Epoch()), cmp.Compare(s.seq, o.seq)) > 0
+}
+
+// gaveUp says whether an upload was given up, so that its object will be deleted.
+func (s *State) gaveUp(id ID) bool {
+	if s == nil {
+		return false
+	}
+	i := s.findPending(id)
+	return i >= 0 && s.pending[i].Deleting && !s.pending[i].Finished
+}
+
+// absent returns what is missing of the ranges of a state that may be of some time ago:
+// objects go from the oldest on, so one that is gone after one that is there is lost. If
+// none is there, it can't be told.
+func (s *State) absent(id log.PartitionID, prefix string, present map[ID]bool) (found []Finding) {
+	live := s.ranges[s.live:]
+	first := slices.IndexFunc(live, func(r Range) bool { return present[r.ID] })
+	for i, r := range live {
+		if present[r.ID] || i < first {
+			continue
+		}
+		f := Finding{Kind: FindingMissing, Partition: id, Base: max(r.Base, s.logStart), End: r.End, Key: r.key(id, prefix)}
+		if first < 0 {
+			f.Err = errors.New("or it was deleted since the manifest was written")
+		}
+		found = append(found, f)
+	}
+	return found
 }
 
 // describeObject reads an object's header and footer.
@@ -194,19 +301,31 @@ func (o *ChainObject) lastEpoch() log.Epoch {
 	return -1
 }
 
-// link finds the row of objects that ends with the newest one.
-func link(objects []ChainObject) *Chain {
+// link finds the row of objects that ends with the newest one. Those that skip names are
+// spare.
+func link(objects []ChainObject, skip func(ID) bool) *Chain {
 	byID := map[ID]*ChainObject{}
-	tip := &objects[0]
+	var tip *ChainObject
 	for i := range objects {
 		o := &objects[i]
+		if skip(o.ID) {
+			continue
+		}
 		byID[o.ID] = o
-		if c := cmp.Or(cmp.Compare(o.lastEpoch(), tip.lastEpoch()), cmp.Compare(o.End, tip.End), cmp.Compare(o.Epoch, tip.Epoch)); c > 0 {
+		if tip == nil {
+			tip = o
+		} else if c := cmp.Or(cmp.Compare(o.lastEpoch(), tip.lastEpoch()), cmp.Compare(o.End, tip.End), cmp.Compare(o.Epoch, tip.Epoch)); c > 0 {
 			tip = o
 		}
 	}
 	c := &Chain{}
 	used := map[ID]bool{}
+	if tip == nil {
+		for _, o := range objects {
+			c.Spare = append(c.Spare, o.Key)
+		}
+		return c
+	}
 	for at := tip; ; {
 		used[at.ID] = true
 		c.Objects = append(c.Objects, *at)

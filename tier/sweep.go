@@ -126,7 +126,9 @@ func (p *Partition) fence(ctx context.Context, lead *leadership) (*State, error)
 	state, known := p.State()
 	switch {
 	case !known:
-		return nil, ErrUnknown
+		p.ledger.mu.RLock()
+		defer p.ledger.mu.RUnlock()
+		return nil, p.unknownErr()
 	case state.Epoch() != lead.epoch:
 		return nil, ErrFenced
 	}

@@ -2,6 +2,7 @@
 //
 //	tierctl audit   (-dir D | -store DIR | -s3 URL) [-depth names|tails|bytes] [-json]
 //	tierctl sweep   -dir D [-dry-run] [-min-age 2h] [-force] [-json]
+//	tierctl repair  -dir D [-dry-run] [-force] [-json]
 //	tierctl restore (-dir D | -store DIR | -s3 URL) -out OUT [-from OFFSET] [-to OFFSET] [-partition P] [-as ID] [-force] [-json]
 //	tierctl ls      (-dir D | -store DIR | -s3 URL) [-json]
 //	tierctl cat     (-dir D | -store DIR | -s3 URL) [-n N] [-partition P] OFFSET
@@ -13,8 +14,16 @@
 // missing, cut, damaged and unknown objects, and the offsets that are lost by them.
 // Without -dir there is the store alone: what its objects say of themselves.
 //
+// repair is for partitions of which audit says that the manifest of their last checkpoint
+// is not there (their cold reads, uploads and retention wait for it): it gives all nodes
+// of D a state that one of them has kept, or one that it builds from an older manifest, the
+// objects and the local log starts, and says which. See Repair of package tier for what
+// may differ then. If there is no way to build one, restore has what the store has.
+//
 // restore writes one log directory for each partition below OUT from the store alone,
-// up to an offset: batches stay whole, so the end, which is printed, may lie below it.
+// up to an offset: batches stay whole, so the end, which is printed, may lie below it, as
+// is what it was restored from: the objects, and the newest manifest that can be read, if the
+// partition's state is so large that it has one. By that it names the objects that are missing.
 // What was deleted comes back too while its objects are kept, of a deleted topic by the
 // partition's name in ls; -from leaves out what lies below, and -as gives the logs the
 // id of a new topic.

@@ -63,14 +63,16 @@ type command struct {
 var commands = []command{
 	{"audit", auditFlags, true, 0, runAudit},
 	{"sweep", sweepFlags, true, 0, runSweep},
+	{"repair", repairFlags, true, 0, runRepair},
 	{"restore", restoreFlags, true, 0, runRestore},
 	{"ls", func(*flag.FlagSet, *options) {}, true, 0, runList},
 	{"cat", catFlags, false, 1, runCat},
 }
 
-const usage = `usage: tierctl audit|sweep|restore|ls|cat (-dir D | -store DIR | -s3 URL) [flags]
+const usage = `usage: tierctl audit|sweep|repair|restore|ls|cat (-dir D | -store DIR | -s3 URL) [flags]
   audit    compare the store with the tier log of stopped nodes
   sweep    delete objects that no tier log knows
+  repair   find the states of partitions whose checkpoint is lost
   restore  write log directories from the store alone
   ls       list the objects
   cat      print values from an offset on

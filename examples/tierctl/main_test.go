@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -214,6 +215,93 @@ func TestTierctl(t *testing.T) {
 		t.Errorf("after the sweep: %v", err)
 	}
 	must(t, 0, "audit", "-dir", dir)
+}
+
+// loseCheckpoint leaves of the tier log a checkpoint whose manifest is not there, and
+// takes away what the node has kept.
+func loseCheckpoint(t *testing.T, dir string) {
+	t.Helper()
+	node := filepath.ToSlash(filepath.Join(dir, "node1"))
+	s, err := cordwood.OpenStopped(t.Context(), []string{node}, cordwood.StoppedOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e tier.Event
+	for c, err := range s.TierEvents(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Event != nil {
+			if e, err = tier.DecodeEvent(c.Event); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(filepath.Join(node, "partitions"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk, err := log.NewDisk(log.DiskOptions{Dir: node})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	for _, entry := range entries {
+		if entry.Name() == e.Partition.String() {
+			continue
+		}
+		id, err := log.ParseTopicID(strings.TrimSuffix(entry.Name(), "-0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := log.Open(t.Context(), node+"/partitions/"+entry.Name(), log.Options{Disk: disk, Partition: log.PartitionID{Topic: id}, UseReserve: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Seq, e.Body = e.Seq+1, tier.Checkpoint{Manifest: tier.ID{7}, Bytes: 50_000}
+		b, err := tier.EncodeEvent(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := l.AppendRecords(t.Context(), log.Record{Value: b})
+		if err == nil {
+			err = errors.Join(l.TrimTo(t.Context(), a.Base), l.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(node, "tier-state")); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+}
+
+func TestRepair(t *testing.T) {
+	dir := cluster(t)
+	if out := must(t, 0, "repair", "-dir", dir); out != "0 partitions, 0 files of states written\n" {
+		t.Errorf("repair of what is well: %s", out)
+	}
+	loseCheckpoint(t, dir)
+	if out := must(t, statusFindings, "audit", "-dir", dir); !strings.Contains(out, "manifest: partition default/lines-0") {
+		t.Errorf("audit: %s", out)
+	}
+	file := filepath.Join(dir, "node1", "tier-state")
+	must(t, statusFindings, "repair", "-dry-run", "-dir", dir)
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("a dry run has written: %v", err)
+	}
+	if out := must(t, 0, "repair", "-dir", dir); !strings.Contains(out, "objects\n1 partitions, 1 files of states written\n") || !strings.Contains(out, "is lost; offsets [0, ") {
+		t.Errorf("repair: %s", out)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+	if status, _, stderr := tierctl(t, "repair", "-store", filepath.Join(dir, "store")); status != statusFailed || !strings.Contains(stderr, "needs -dir") {
+		t.Errorf("repair of a store: status %d, %s", status, stderr)
+	}
 }
 
 func TestBadInput(t *testing.T) {
