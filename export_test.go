@@ -25,3 +25,22 @@ func StoppedOf(logs ...*log.Log) *Stopped { return &Stopped{logs: logs} }
 
 // TierLog is the best replica of the tier log.
 func (s *Stopped) TierLog() *log.Log { return s.logs[0] }
+
+// TrimTier moves the log start of a partition that this node leads, as package tier does
+// on request.
+func (r *Replica) TrimTier(ctx context.Context, start log.Offset) error {
+	p, err := r.node.replica(r.id)
+	if err != nil {
+		return err
+	}
+	return p.tier.TrimTo(ctx, start, "")
+}
+
+// Log is the replica's log.
+func (r *Replica) Log() *log.Log {
+	p, err := r.node.replica(r.id)
+	if err != nil {
+		return nil
+	}
+	return p.log
+}

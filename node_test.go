@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -230,6 +231,80 @@ func TestColdRead(t *testing.T) {
 		appendRange(t, topic, records, records+10, 10)
 		checkRecords(t, topic, 0, records+10)
 	})
+}
+
+// A log start may lie inside a batch: a replica that ends below it starts there all the
+// same, from the leader or from the tier, and has the log start that the others have.
+func TestReplicaStartsInsideBatch(t *testing.T) {
+	for _, x := range []struct {
+		name   string
+		tiered bool
+		all    bool // everything is in the tier when the replica starts
+	}{
+		{"not tiered", false, false},
+		{"tiered, before the upload", true, false},
+		{"tiered, after it", true, true},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := cordwoodtest.Start(t, cordwoodtest.Options{})
+				c.CreateTopic("t", cordwood.TopicConfig{SegmentBytes: 16 << 10, NotTiered: !x.tiered})
+				topic := c.Host().Tenant("").Topic("t")
+				if !x.all {
+					c.Store().SetDown(true)
+				}
+				appendRange(t, topic, 0, 100, 10)
+				down := c.Leader("t", 0)%3 + 1
+				c.PowerOff(down, logtest.CrashLoseAll)
+				appendRange(t, topic, 100, 1000, 10)
+				leader := func() *cordwood.Replica {
+					r, err := c.Node(c.Leader("t", 0)).Replica("t", 0)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return r
+				}
+				end := c.Offsets("t", 0).HighWatermark
+				start := end - 55 // inside a batch, since all have ten records
+				if err := leader().TrimTier(t.Context(), start); err != nil {
+					t.Fatal(err)
+				}
+				for leader().Log().Start() != start {
+					time.Sleep(time.Second)
+				}
+				if x.all {
+					c.Roll("t", 0)
+					c.WaitTiered("t", 0, c.Offsets("t", 0).HighWatermark)
+				}
+				c.Restart(down)
+				waitInSync(t, c, "t", 3)
+				r, err := c.Node(down).Replica("t", 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for tries := 0; r.Log().Start() != start; tries++ {
+					if tries > 1000 {
+						t.Fatalf("the log starts at %d, the leader's at %d", r.Log().Start(), start)
+					}
+					time.Sleep(time.Second)
+				}
+				// What is on its disk is what the leader has.
+				contents := func(l *log.Log, from log.Offset) (values []string) {
+					for rec, err := range l.Records(t.Context(), from) {
+						if err != nil {
+							t.Fatal(err)
+						}
+						values = append(values, string(rec.Value))
+					}
+					return values
+				}
+				from := max(r.Log().LocalStart(), leader().Log().LocalStart())
+				if got, want := contents(r.Log(), from), contents(leader().Log(), from); !slices.Equal(got, want) || !x.all && len(got) != 55 {
+					t.Errorf("%d records from %d on, the leader has %d", len(got), from, len(want))
+				}
+			})
+		})
+	}
 }
 
 // A replica that comes back after the others have dropped what it lacks starts

@@ -356,8 +356,9 @@ func (l *Log) Segments() []Segment { return l.segments() }
 
 // ProducerSnapshot returns the producer state as of exactly offset at, which lies
 // on a batch's end, in a versioned and checksummed form that Reset takes. It reads
-// at most one segment. Errors: [ErrOffsetOutOfRange] if at is not in [LocalStart,
-// End], and those of Read.
+// at most one segment. If LocalStart lies inside a segment, batches of it below LocalStart
+// are good too: so that of the batch that LocalStart lies in can be had. Errors:
+// [ErrOffsetOutOfRange] if at is above End or below that segment, and those of Read.
 func (l *Log) ProducerSnapshot(ctx context.Context, at Offset) ([]byte, error) {
 	return l.producerSnapshot(ctx, at)
 }

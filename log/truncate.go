@@ -387,7 +387,8 @@ func (l *Log) producerSnapshot(ctx context.Context, at Offset) ([]byte, error) {
 			l.mu.Unlock()
 			return nil, ErrClosed
 		}
-		if at < l.local || at > l.end {
+		// The local start may lie inside a batch, whose segment is kept.
+		if at < min(l.local, l.segs[0].base) || at > l.end {
 			err := fmt.Errorf("%w: producer snapshot at %d, log is [%d, %d]", ErrOffsetOutOfRange, at, l.local, l.end)
 			l.mu.Unlock()
 			return nil, err

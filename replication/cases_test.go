@@ -70,7 +70,7 @@ func (f *fixture) sync() { f.step(evDurable{f.c.end, f.now}) }
 
 func (f *fixture) fetch(m Member, pos, durable log.Offset, last log.Epoch) fetchAnswer {
 	f.seq++
-	for _, e := range f.step(evFetch{m, fetchRequest{Seq: f.seq, LeaderEpoch: f.c.epoch, Pos: pos, Durable: durable, LastEpoch: last}, f.now}) {
+	for _, e := range f.step(evFetch{m, fetchRequest{Seq: f.seq, LeaderEpoch: f.c.epoch, Pos: pos, Durable: durable, LastEpoch: last}, edge{f.c.localStart, f.c.localStart}, f.now}) {
 		if e, ok := e.(effAnswer); ok {
 			return e.Ans
 		}

@@ -30,6 +30,13 @@ type config struct {
 	Retry      time.Duration // pause before a change of the ISR is tried again
 }
 
+// An edge is where the batch begins that the local start lies in: there a follower
+// begins that has nothing, since batches stay whole. A log start may lie inside a batch.
+type edge struct {
+	localStart log.Offset // that it is the edge of
+	base       log.Offset // at most localStart
+}
+
 // A core is the state machine of one replica.
 type core struct {
 	cfg  config
@@ -69,6 +76,8 @@ type core struct {
 
 // leaderState is meaningful while role is RoleLeader.
 type leaderState struct {
+	edge edge // as the last fetch brought it
+
 	// leso is the offset of this epoch's epoch-start record, -1 until it is written.
 	// Until then nothing is counted or served: a cut ordered by the leader before
 	// may still be under way, and end and durable be too high.
@@ -181,6 +190,7 @@ type (
 	evFetch struct {
 		From Member
 		Req  fetchRequest
+		Edge edge // of the local log
 		Now  time.Time
 	}
 	// evProgress: a follower tells a durable end between fetches.
@@ -333,7 +343,7 @@ func (c *core) Step(ev any) []effect {
 	case evDurable:
 		c.durableTo(ev.Off, ev.Now)
 	case evFetch:
-		c.emit(effAnswer{c.fetch(ev.From, ev.Req, ev.Now)})
+		c.emit(effAnswer{c.fetch(ev.From, ev.Req, ev.Edge, ev.Now)})
 	case evProgress:
 		c.progress(ev.From, ev.P, ev.Now)
 	case evISRAnswer:

@@ -91,7 +91,7 @@ func (c *core) known(id NodeID) int64 {
 // fetch is the leader's side of a fetch: the steps of the protocol in their order.
 // The answer says what is known at once; data, a moved high watermark and waiting
 // are serve's.
-func (c *core) fetch(from Member, q fetchRequest, now time.Time) fetchAnswer {
+func (c *core) fetch(from Member, q fetchRequest, edge edge, now time.Time) fetchAnswer {
 	a := fetchAnswer{Partition: q.Partition, Seq: q.Seq, Leader: c.a.Leader.ID, LeaderEpoch: c.a.LeaderEpoch}
 	refuse := func(s fetchStatus) fetchAnswer { a.Status = s; return a }
 	// 1. Is it mine, and the same epoch? Before membership (KAFKA-14078).
@@ -125,9 +125,10 @@ func (c *core) fetch(from Member, q fetchRequest, now time.Time) fetchAnswer {
 	if q.Seq <= f.seq {
 		return refuse(statusStale)
 	}
-	if q.Durable > q.Pos || q.Pos < 0 {
+	if q.Durable > q.Pos || q.Pos < 0 || edge.localStart != c.localStart || edge.base > edge.localStart {
 		return refuse(statusRetry)
 	}
+	c.lead.edge = edge
 	f.seq = q.Seq
 	// 3. Has its disk lost what it reported?
 	if q.Lossy {
@@ -155,18 +156,20 @@ func (c *core) fetch(from Member, q fetchRequest, now time.Time) fetchAnswer {
 	// At the log start the chain may no longer tell what came before; then nothing that
 	// the follower has is part of the log any more, so it begins anew.
 	untold := !empty && q.Pos <= c.start && c.chain.below(q.Pos).last() == noEpoch
-	if q.Pos < c.localStart || q.Pos < c.start || untold || empty && c.tiered && c.tier.Known && q.Pos < min(c.tier.TierEnd, c.hw) {
+	at := edge.base
+	// A tier end that is the log start may lie inside a batch, of which nothing is there.
+	if tierEnd := min(c.tier.TierEnd, c.hw); c.tiered && c.tier.Known && c.tier.TierEnd > c.tier.LogStart && tierEnd > c.localStart {
+		at = tierEnd
+	}
+	if q.Pos < edge.base || untold || empty && q.Pos < at {
 		if c.tiered && !c.tier.Known {
 			f.verified, f.durable = false, -1
 			c.review(now)
 			return refuse(statusRetry)
 		}
-		at := c.localStart
-		if c.tiered {
-			at = max(at, min(c.tier.TierEnd, c.hw))
-		}
 		f.verified, f.durable, f.reported = false, -1, -1
-		a.Status, a.Start, a.LogStart, a.Chain = statusTierStart, at, c.start, c.chain.below(at)
+		// The log start follows with the high watermark, if it is above.
+		a.Status, a.Start, a.LogStart, a.Chain = statusTierStart, at, min(c.start, at), c.chain.below(at)
 		c.review(now)
 		return a
 	}
@@ -209,7 +212,7 @@ func (c *core) serve(from Member, q fetchRequest) (a fetchAnswer, data, moved bo
 		a.Status = statusStarting
 	case f == nil || f.epoch != from.Epoch || !f.verified || f.pos != q.Pos:
 		a.Status = statusStale
-	case q.Pos < c.localStart:
+	case q.Pos < c.localStart && (c.lead.edge.localStart != c.localStart || q.Pos < c.lead.edge.base):
 		a.Status = statusRetry
 	default:
 		a.HW, a.LogStart, a.End = c.hw, c.start, c.end

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -261,6 +262,103 @@ func TestCatchUp(t *testing.T) {
 			t.Errorf("has %d records, want %d", got, want)
 		}
 	})
+}
+
+// A log start may lie inside a batch: a replica that has nothing, or ends below it, or inside
+// the records that are gone, begins with that whole batch, and comes to the same start.
+func TestLogStartInsideBatch(t *testing.T) {
+	ten := make([]string, 10)
+	for i := range ten {
+		ten[i] = string(bytes.Repeat([]byte("v"), 100))
+	}
+	for _, c := range []struct {
+		name   string
+		before int // batches that the replica has seen
+		empty  bool
+		roll   bool // the batch is the first of its segment
+		retake bool // the log starts again there under another leader
+	}{
+		{name: "nothing", empty: true},
+		{name: "nothing, first of its segment", empty: true, roll: true},
+		{name: "behind", before: 3},
+		{name: "up to the batch", before: 10},
+		{name: "past the batch", before: 12},
+		{name: "new leader", empty: true, retake: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newCluster(t, 3, replication.Options{FetchBytes: 4 << 10, ReplyBytes: 16 << 10})
+				defer w.close()
+				r := ready(t, w, 1)
+				const batches = 20
+				fill := func(n int) {
+					t.Helper()
+					for range n {
+						if _, err := r.Append(t.Context(), batch(t, ten...), replication.AcksAll); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				fill(c.before)
+				w.stop(3, false)
+				w.without(3)
+				if c.empty {
+					w.nodes[3].fs = logtest.NewFS(3)
+				}
+				fill(max(0, 10-c.before))
+				if c.roll {
+					if err := r.Log().Roll(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				fill(batches - max(10, c.before))
+				start := log.Offset(1 + 10*10 + 4) // the first record is the epoch's
+				for _, id := range []replication.NodeID{1, 2} {
+					for w.replica(id).HighWatermark() < start {
+						time.Sleep(time.Millisecond)
+					}
+					if err := w.replica(id).Log().TrimTo(t.Context(), start); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if c.retake {
+					w.stop(1, false)
+					w.without(1)
+					w.start(1)
+					for range 1000 {
+						if _, in := inISR(w, 1); in {
+							break
+						}
+						time.Sleep(time.Millisecond)
+					}
+					r = ready(t, w, 2)
+				}
+				w.start(3)
+				for range 1000 {
+					if _, in := inISR(w, 3); in && w.replica(3).Log().Start() == start {
+						break
+					}
+					time.Sleep(time.Millisecond)
+				}
+				got := w.replica(3)
+				if _, in := inISR(w, 3); !in || got.Log().Start() != start || got.Log().End() != r.Log().End() {
+					t.Fatalf("in sync %v\n%+v\n%+v", in, r.Status(), got.Status())
+				}
+				// It serves all that is left, as the leader does, and leads itself.
+				if mine, its := values(t, r), values(t, got); !slices.Equal(mine, its) || len(its) < 10*(batches-10) {
+					t.Errorf("%d records, the leader has %d", len(its), len(mine))
+				}
+				w.lead(partition, 3)
+				r = ready(t, w, 3)
+				fill(1)
+				s, err := got.Log().Read(t.Context(), start, 1)
+				if err != nil || s.Base() != start-4 {
+					t.Fatalf("read at the log start: %v, %+v", err, s)
+				}
+				s.Release()
+			})
+		})
+	}
 }
 
 // Seven idle days cost next to nothing when the timers are long.

@@ -517,6 +517,9 @@ func (r *Replica) wasCut(what string, err error) {
 		r.step(evRejected{})
 		return
 	}
+	r.mu.Lock()
+	r.edge = edge{localStart: -1}
+	r.mu.Unlock()
 	r.step(evCut{Start: r.l.Start(), LocalStart: r.l.LocalStart(), End: r.l.End(), Durable: r.l.DurableEnd(), Chain: r.l.EpochChain()})
 }
 

@@ -35,6 +35,7 @@ type Replica struct {
 
 	mu      sync.Mutex
 	core    *core
+	edge    edge // of the local start that it names; kept, since it takes a read
 	closed  bool
 	err     error         // first failure of the log
 	all     pendingQueue  // waits for the high watermark

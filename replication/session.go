@@ -346,11 +346,20 @@ func (s *session) serve(ctx context.Context, p *sessionPart, maxBytes int) (ans 
 func (r *Replica) judge(ctx context.Context, from Member, q fetchRequest) fetchAnswer {
 	r.mu.Lock()
 	stale := r.core.start != r.l.Start() || r.core.localStart != r.l.LocalStart()
+	edge := r.edge
 	r.mu.Unlock()
 	if stale || q.LastEpoch == noEpoch || q.Pos < r.l.LocalStart() {
 		r.observe()
 	}
-	a := r.step(evFetch{from, q, time.Now()}).answer
+	if at := r.l.LocalStart(); edge.localStart != at {
+		var err error
+		if edge, err = edgeOf(ctx, r.l, at); err == nil {
+			r.mu.Lock()
+			r.edge = edge
+			r.mu.Unlock()
+		}
+	}
+	a := r.step(evFetch{from, q, edge, time.Now()}).answer
 	if a.Status == statusTierStart {
 		producers, err := r.l.ProducerSnapshot(ctx, a.Start)
 		if err != nil || len(producers) > maxProducerBytes || len(a.Chain) > maxChain {
@@ -361,6 +370,23 @@ func (r *Replica) judge(ctx context.Context, from Member, q fetchRequest) fetchA
 		a.Producers = producers
 	}
 	return a
+}
+
+// edgeOf looks where the batch begins that at lies in. With an error the edge is at
+// itself: a follower may begin there, as if a batch did, and be refused its records.
+func edgeOf(ctx context.Context, l *log.Log, at log.Offset) (edge, error) {
+	if at == l.End() {
+		return edge{at, at}, nil
+	}
+	s, err := l.Read(ctx, at, 1)
+	if err != nil {
+		return edge{at, at}, err
+	}
+	defer s.Release()
+	if s.Len() == 0 {
+		return edge{at, at}, nil
+	}
+	return edge{at, s.Base()}, nil
 }
 
 // serve reads what there is for a fetch that was judged good.
@@ -378,7 +404,9 @@ func (r *Replica) serve(ctx context.Context, from Member, q fetchRequest, maxByt
 	if !data {
 		return a, nil, moved
 	}
-	slice, err := r.l.Read(ctx, q.Pos, maxBytes)
+	// Of the batch that the local start lies in, only what is above can be asked for; it
+	// comes whole.
+	slice, err := r.l.Read(ctx, max(q.Pos, r.l.LocalStart()), maxBytes)
 	if err == nil && (slice.Len() == 0 || slice.Base() != q.Pos) {
 		slice.Release()
 		err = log.ErrOffsetOutOfRange

@@ -144,7 +144,11 @@ func (n *simNode) fetch() {
 func (n *simNode) judge(from Member, q fetchRequest) {
 	n.observe()
 	w := n.w
-	e, _ := n.step(evFetch{from, q, w.now}).(effAnswer)
+	edge, err := edgeOf(context.Background(), n.l, n.l.LocalStart())
+	if err != nil {
+		w.count("edge-not-read")
+	}
+	e, _ := n.step(evFetch{from, q, edge, w.now}).(effAnswer)
 	switch a := e.Ans; a.Status {
 	case statusOK:
 		n.serve(from, q)
@@ -186,7 +190,7 @@ func (n *simNode) serve(from Member, q fetchRequest) {
 	a, data, moved := n.c.serve(from, q)
 	switch {
 	case a.Status == statusOK && data:
-		s, err := n.l.Read(context.Background(), q.Pos, 1+n.w.rng.IntN(2000))
+		s, err := n.l.Read(context.Background(), max(q.Pos, n.l.LocalStart()), 1+n.w.rng.IntN(2000))
 		if err != nil {
 			a.Status = statusRetry
 			n.respond(from, a, nil)
@@ -548,8 +552,8 @@ func (w *world) trim() {
 			if w.tiered {
 				to = min(to, w.tierEnd)
 			}
-			if e, ok := n.shadow.find(to); ok {
-				to = e.base
+			if e, ok := n.shadow.find(to); ok && to%2 == 0 {
+				to = e.base // else it may lie inside a batch
 			}
 			if to <= w.logStart {
 				return
