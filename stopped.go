@@ -192,6 +192,12 @@ func (s *Stopped) TopicName(id log.TopicID) (tenant, name string, ok bool) {
 	return t.Tenant, t.Name, ok
 }
 
+// TopicDeleted says whether a topic was deleted: see [tier.AuditOptions].Deleted.
+func (s *Stopped) TopicDeleted(id log.TopicID) bool {
+	_, ok := s.image.DeletedTopic(id)
+	return ok
+}
+
 // TierReplicas returns how many replicas of the tier log are here, and how many
 // there are.
 func (s *Stopped) TierReplicas() (here, all int) { return len(s.logs), s.want }
@@ -296,7 +302,7 @@ func (s *Stopped) RepairTier(ctx context.Context, store tier.ObjectStore, prefix
 // localStart returns the highest log start of the replicas that are here. Of a deleted
 // topic nothing is to be read, so there it is known without them.
 func (s *Stopped) localStart(ctx context.Context, id log.PartitionID) (start log.Offset, ok bool, err error) {
-	_, ok = s.image.DeletedTopic(id.Topic)
+	ok = s.TopicDeleted(id.Topic)
 	for _, dir := range s.dirs {
 		l, err := s.openLog(ctx, dir, id)
 		if err != nil {

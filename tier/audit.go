@@ -41,6 +41,11 @@ type AuditOptions struct {
 	// is committed, so what the events then do not know is nobody's.
 	Events iter.Seq2[Committed, error]
 
+	// Deleted, if set, says of a topic whether this cluster has deleted it. An object of
+	// such a topic of which the tier log does not speak any more is an orphan: it was
+	// written so long after its writer had given up that the last listing did not find it.
+	Deleted func(log.TopicID) bool
+
 	// Depth is how much of each object is read. Default [AuditNames].
 	Depth AuditDepth
 
@@ -70,7 +75,7 @@ const (
 	FindingCorrupt                         // an object is not what the state says, or fails a check: records are lost
 	FindingGap                             // offsets between log start and tier end that no range holds: records are lost
 	FindingOverlap                         // offsets that two ranges hold
-	FindingOrphan                          // an object that the state does not know, of a partition that it knows
+	FindingOrphan                          // an object that the state does not know, of a partition that it knows or a topic that was deleted
 	FindingForeign                         // an object of a partition that the tier log does not know
 	FindingEvent                           // an event that no state could take: two writers, or a damaged log
 	FindingManifest                        // the object with the state of a partition's last checkpoint is not there, or damaged
@@ -415,7 +420,7 @@ func (a *audit) compare(ctx context.Context) error {
 			continue
 		}
 		kind := FindingOrphan
-		if a.states[k.Partition] == nil {
+		if a.states[k.Partition] == nil && (a.o.Deleted == nil || !a.o.Deleted(k.Partition.Topic)) {
 			kind = FindingForeign
 		}
 		if _, err := a.o.Store.Head(ctx, key); errors.Is(err, ErrNotFound) {

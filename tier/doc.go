@@ -115,7 +115,8 @@
 // # Looking after the store
 //
 // [Audit] compares the tier log, as [ReadToEnd] gives it, with the store and names what is missing, damaged or
-// nobody's; [Partition.Sweep] deletes what is nobody's, behind a fence. [Catalog] reads
+// nobody's; [Partition.Sweep] deletes what is nobody's, behind a fence, and
+// [Manager.SweepDeleted] what came late of a deleted topic. [Catalog] reads
 // a store without a tier log, and [Chain.Restore] builds a log from it, since each
 // object says what it is and what lies below it; where there is a manifest, it tells
 // which objects there must be. While a cluster is at work,

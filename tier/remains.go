@@ -26,7 +26,7 @@ import (
 //     prefix listed again later. Until a listing finds nothing, the state is the anchor:
 //     it says that there may be objects, and where.
 //  5. Forgotten is committed. Each node drops the ledger, and the tier log is not held
-//     for it any more.
+//     for it any more. What lands later still is found by Manager.SweepDeleted.
 //
 // Each step is derived from the applied state, so that the next node goes on where one
 // was cut off. Two nodes that both take themselves for the one that speaks do the same

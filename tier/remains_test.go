@@ -209,6 +209,76 @@ func TestTopicDeletion(t *testing.T) {
 	})
 }
 
+// What lands of a deleted topic after it has been forgotten is known by its name: an audit
+// that knows what was deleted calls it an orphan, and a sweep clears it, and nothing else.
+func TestTopicForgottenLateWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t, nil)
+		defer y.close()
+		y.fill(100)
+		y.delete()
+		y.rest(time.Hour)
+		y.gone("after the deletion")
+		other := log.PartitionID{Topic: log.TopicID{77}}
+		late := []string{
+			tier.ManifestKey("", testPartition, tier.ID{3}),
+			tier.Key{Partition: testPartition, End: 10, Epoch: 1, ID: tier.ID{4}}.Path(""),
+		}
+		foreign := tier.ManifestKey("", other, tier.ID{5})
+		for _, key := range append(late, foreign) {
+			if err := y.mem.Put(t.Context(), key, zeros{}, 10, tier.PutOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// The tier log is trimmed past all that was said of the partition.
+		end, err := y.events.End(t.Context())
+		if err == nil {
+			err = y.events.Trim(t.Context(), end)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds := func() map[string]tier.FindingKind {
+			t.Helper()
+			a, err := tier.Audit(t.Context(), tier.AuditOptions{
+				Store: y.mem, Events: tier.ReadToEnd(t.Context(), y.events), Deleted: func(id log.TopicID) bool { return id == testPartition.Topic },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			kinds := map[string]tier.FindingKind{}
+			for _, f := range a.Findings {
+				kinds[f.Key] = f.Kind
+			}
+			return kinds
+		}
+		if got := kinds(); len(got) != 3 || got[late[0]] != tier.FindingOrphan || got[late[1]] != tier.FindingOrphan || got[foreign] != tier.FindingForeign {
+			t.Errorf("audit: %v", got)
+		}
+		m := y.nodes[1].manager
+		if r, err := m.SweepDeleted(t.Context(), tier.SweepOptions{}); err != nil || r.Young != 2 || r.Deleted != 0 {
+			t.Errorf("young: %v, %+v", err, r)
+		}
+		y.rest(3 * time.Hour)
+		if r, err := m.SweepDeleted(t.Context(), tier.SweepOptions{DryRun: true}); err != nil || len(r.Orphans) != 2 || r.Deleted != 0 {
+			t.Errorf("dry run: %v, %+v", err, r)
+		}
+		if r, err := m.SweepDeleted(t.Context(), tier.SweepOptions{}); err != nil || r.Deleted != 2 || r.Bytes != 20 {
+			t.Errorf("sweep: %v, %+v", err, r)
+		}
+		if got := kinds(); len(got) != 1 || got[foreign] != tier.FindingForeign {
+			t.Errorf("audit after the sweep: %v", got)
+		}
+		y.deleted.Store(false)
+		if err := y.mem.Put(t.Context(), late[0], zeros{}, 10, tier.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := m.SweepDeleted(t.Context(), tier.SweepOptions{MinAge: -1}); err != nil || r.Deleted != 0 {
+			t.Errorf("of a topic that is not deleted: %v, %+v", err, r)
+		}
+	})
+}
+
 type zeros struct{}
 
 func (zeros) ReadAt(p []byte, _ int64) (int, error) { clear(p); return len(p), nil }

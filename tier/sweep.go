@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -135,6 +136,61 @@ func (p *Partition) fence(ctx context.Context, lead *leadership) (*State, error)
 	return state, nil
 }
 
+// SweepDeleted finds the objects of deleted topics of which the tier log does not speak
+// any more, and deletes them: writes that landed after the last listing of their
+// partition (see [Forgotten]), hours after they had been given up. It goes by the names
+// of objects under this cluster's prefix and by [Options].Deleted, and leaves all others
+// alone. Any node can do it; one is enough.
+//
+// It lists the whole prefix first and then reads the tier log up to its end. Errors:
+// [ErrUnknown] while the store's owner or a state is not known; [ErrClosed]; those of the
+// store's listing and of the tier log, and ctx's. Failures to delete one object are in
+// the report, whose Listed counts objects of partitions that the tier log does not know.
+func (m *Manager) SweepDeleted(ctx context.Context, o SweepOptions) (*SweepReport, error) {
+	if err := context.Cause(m.ctx); err != nil {
+		return nil, m.closedErr()
+	}
+	if !m.ours() {
+		return nil, ErrUnknown
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(m.ctx, func() { cancel(m.closedErr()) })()
+	r := &SweepReport{}
+	objects, err := listSegments(ctx, m.o.Store, m.o.Prefix, listPrefix(m.o.Prefix))
+	if err != nil {
+		return r, err
+	}
+	if err := m.catchUp(ctx); err != nil {
+		return r, fmt.Errorf("tier: sweep: %w", cmpCause(ctx, err))
+	}
+	m.mu.Lock()
+	tentative := m.tentative.Load() // its ledgers are not all there yet
+	objects = slices.DeleteFunc(objects, func(c segmentObject) bool { return m.ledgers[c.key.Partition] != nil })
+	m.mu.Unlock()
+	if tentative {
+		return r, ErrUnknown
+	}
+	now := time.Now()
+	r.Listed = len(objects)
+	for _, c := range objects {
+		// A deletion is for good, and nobody writes to what is not in the tier log.
+		if _, ok := m.deleted(c.key.Partition.Topic); !ok {
+			continue
+		}
+		if o.spares(c.info, now) {
+			r.Young++
+			continue
+		}
+		r.Orphans = append(r.Orphans, c.info)
+		r.Bytes += c.info.Size
+	}
+	if o.DryRun {
+		return r, nil
+	}
+	return r, deleteOrphans(ctx, m.o.Store, m.o.StoreTimeout, r)
+}
+
 func cmpCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -198,7 +254,7 @@ func deleteOrphans(ctx context.Context, s ObjectStore, timeout time.Duration, r 
 }
 
 // SweepStopped deletes the orphans of an audit while no cluster runs on the store,
-// in the partitions that the tier log knows. known is asked about each object id and
+// in the partitions that the tier log knows, and of topics that were deleted. known is asked about each object id and
 // must say yes for every one that any replica's tier log names, committed or not: an
 // audit reads one replica's log only. Foreign objects are left alone.
 //

@@ -80,7 +80,7 @@ func runAudit(ctx context.Context, o *options) (_ int, err error) {
 	}
 	show, clear := o.bar("audit")
 	r, err := tier.Audit(ctx, tier.AuditOptions{
-		Store: p.store, Prefix: p.prefix, Cluster: tier.ID(p.stopped.Cluster()), Events: p.stopped.TierEvents(ctx), Depth: depth,
+		Store: p.store, Prefix: p.prefix, Cluster: tier.ID(p.stopped.Cluster()), Events: p.stopped.TierEvents(ctx), Deleted: p.stopped.TopicDeleted, Depth: depth,
 		Progress: func(a tier.AuditProgress) { show(int64(a.Checked), int64(a.Total)) },
 	})
 	clear()
@@ -195,7 +195,7 @@ func runSweep(ctx context.Context, o *options) (_ int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	audit, err := tier.Audit(ctx, tier.AuditOptions{Store: p.store, Prefix: p.prefix, Cluster: tier.ID(p.stopped.Cluster()), Events: p.stopped.TierEvents(ctx)})
+	audit, err := tier.Audit(ctx, tier.AuditOptions{Store: p.store, Prefix: p.prefix, Cluster: tier.ID(p.stopped.Cluster()), Events: p.stopped.TierEvents(ctx), Deleted: p.stopped.TopicDeleted})
 	if err != nil {
 		return 0, err
 	}
