@@ -274,7 +274,7 @@ func (m *Manager) loaded(l *ledger, want *missingState, b []byte) error {
 				l.since++
 			}
 		}
-		if l.proposal != nil && l.proposal.meets(&l.state, h.e, v, h.c.Event) {
+		if l.proposal != nil && l.proposal.meets(&l.state, h.e, v, h.c.Event, !m.tentative.Load()) {
 			l.proposal = nil
 		}
 		all = append(all, applied{h, v, l.state.view(p != nil && p.isKnown())})

@@ -76,3 +76,15 @@ func (p *Partition) Supersede(r Range) {
 		}
 	}
 }
+
+// Decides applies an event and says whether that decides the proposal of it, and how if
+// not by a verdict.
+func Decides(s *State, e Event, settled bool) (decided bool, err error) {
+	raw, err := EncodeEvent(e)
+	if err != nil {
+		return false, err
+	}
+	f := &proposal{epoch: e.Epoch, seq: e.Seq, body: e.Body, event: raw, done: make(chan struct{}), cancel: func() {}}
+	decided = f.meets(s, e, s.Apply(e), raw, settled)
+	return decided, f.err
+}

@@ -176,7 +176,7 @@ func (m *Manager) apply(c Committed, e Event) error {
 	if l.unused() {
 		defer m.dropLedger(e.Partition)
 	}
-	if l.proposal != nil && l.proposal.meets(&l.state, e, v, c.Event) {
+	if l.proposal != nil && l.proposal.meets(&l.state, e, v, c.Event, !m.tentative.Load()) {
 		l.proposal = nil
 	}
 	view := l.state.view(p != nil && p.isKnown())

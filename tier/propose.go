@@ -3,6 +3,7 @@ package tier
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -24,23 +25,36 @@ type proposal struct {
 }
 
 // meets looks at an event that was just applied, and reports whether it decided
-// the proposal. Requires: ledger.mu.
-func (f *proposal) meets(s *State, e Event, v Verdict, raw []byte) bool {
+// the proposal. settled says that the state is that of the tier log, and not one that
+// began anew and has not come to the end. Requires: ledger.mu.
+//
+// Invariant: whatever the tier log gives this node to read, a proposal is decided when
+// a copy of it is read back, so that it is not sent for ever.
+func (f *proposal) meets(s *State, e Event, v Verdict, raw []byte, settled bool) bool {
+	mine := e.Epoch == f.epoch && e.Seq == f.seq
 	switch {
 	case s.Epoch() > f.epoch:
 		f.err = ErrFenced
-	case s.Epoch() < f.epoch:
-		return false
-	case f.seq == 0: // the barrier stands
-	case e.Epoch == f.epoch && e.Seq == f.seq && v.Taken():
+	case f.seq == 0:
+		if s.Epoch() < f.epoch {
+			return false
+		}
+		// The barrier stands.
+	case mine && v.Taken():
 		if f.verdict = v; !bytes.Equal(raw, f.event) {
 			f.err = errStranger
 		}
-	case s.seq < f.seq:
-		return false
-	case !s.shows(f.body):
+	case s.Epoch() == f.epoch && s.Seq() >= f.seq:
 		// Its turn has passed unseen: reading began anew at a checkpoint behind it.
-		f.err = errStranger
+		if !s.shows(f.body) {
+			f.err = errOverrun
+		}
+	case mine && settled && bytes.Equal(raw, f.event):
+		// It was next when it was made, and is not any more: the tier log has lost what came
+		// before it. It will never be taken.
+		f.err = errOverrun
+	default:
+		return false
 	}
 	f.cancel()
 	close(f.done)
@@ -64,6 +78,10 @@ func (s *State) shows(b Body) bool {
 // write. It may be one of an earlier leadership of this process in the same
 // epoch, which was still under way.
 var errStranger = fmt.Errorf("%w: another event has its place", ErrTwoWriters)
+
+// errOverrun: it is open what became of the event, and its place will not come again.
+// What is to be done is to be found out from the state as it is now.
+var errOverrun = errors.New("tier: the tier log was read anew, and goes on elsewhere")
 
 // propose appends one event as the leader and returns what every replica makes of
 // it. The wait ends with the leadership only: until the event is read back no
@@ -100,9 +118,17 @@ func (p *Partition) proposeMade(lead *leadership, made func() (Body, error)) (Ve
 	l := p.ledger
 	l.mu.Lock()
 	switch {
-	case l.state.Epoch() > lead.epoch || !barrier && l.state.Epoch() != lead.epoch:
+	case l.state.Epoch() > lead.epoch:
 		l.mu.Unlock()
 		return 0, p.endLead(lead, ErrFenced)
+	case !barrier && l.state.Epoch() < lead.epoch:
+		// The barrier was read back once: it is lost, or was not read again yet.
+		l.mu.Unlock()
+		p.m.mu.Lock()
+		lead.barrier = false
+		p.m.enqueueLocked(taskControl, p)
+		p.m.mu.Unlock()
+		return 0, errOverrun
 	case barrier && l.state.Epoch() == lead.epoch:
 		l.mu.Unlock()
 		return Applied, nil
@@ -146,6 +172,8 @@ func (p *Partition) proposeMade(lead *leadership, made func() (Body, error)) (Ve
 				return f.verdict, nil
 			case errStranger:
 				return 0, p.stranger(lead)
+			case errOverrun:
+				return 0, errOverrun
 			}
 			return 0, p.endLead(lead, f.err)
 		case <-lead.ctx.Done():
