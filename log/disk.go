@@ -34,9 +34,15 @@ type DiskOptions struct {
 	// one by one.
 	Dir string
 
-	// OpenFiles is how many file descriptors segments may keep open. More are opened
-	// while more are in use at one moment. Range 1 and up, default DefaultOpenFiles or
-	// a quarter of the process's limit, whichever is less.
+	// OpenFiles is how many file descriptors segments may keep open. Range 1 and up,
+	// default DefaultOpenFiles or a quarter of the process's limit, whichever is less.
+	//
+	// More are open while more are in use at one moment: up to three by each call under
+	// way, eight by the background, one for each log that has writes which the host has
+	// not synced. The journal keeps no more
+	// than OpenFiles segments open for the sake of its entries. Beside segments there are
+	// at most 64 files of the journal, the lock, and one file for each call under way and
+	// each of up to eight workers in the background.
 	OpenFiles int
 
 	// BlockingCalls bounds the file operations that run at once, syncs apart. Range

@@ -190,6 +190,14 @@ func (j *journal) usable() bool {
 	return j.dead == nil
 }
 
+// admits reports whether the log may bring entries: a log that has some keeps its
+// segment open until that is synced.
+func (j *journal) admits(l *Log) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return l.part.low != 0 || j.pinned < j.d.o.OpenFiles
+}
+
 // commit returns when the requests are durable in the journal, or are to be made
 // durable by their logs.
 func (j *journal) commit(w *journalWaiter, reqs []*journalRequest) {

@@ -37,7 +37,7 @@ func (l *Log) journalRound() bool {
 // journalableLocked reports whether all that is not durable can go into the journal.
 func (l *Log) journalableLocked() bool {
 	return l.disk.journal != nil && l.marked && (l.slotted || !l.spared) && !l.partial && l.tailWhole && l.tailFrom == l.durable &&
-		(l.tail != nil || l.end == l.durable) && l.failed == nil
+		(l.tail != nil || l.end == l.durable) && l.failed == nil && l.disk.journal.admits(l)
 }
 
 // makeRequestLocked prepares the log's request and takes the bytes for it.
