@@ -2,6 +2,8 @@ package cordwood_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,6 +119,9 @@ func TestRepairTier(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Restart(1)
+		if _, err := cordwood.OpenStopped(t.Context(), []string{"node"}, cordwood.StoppedOptions{FS: c.Disk(1)}); !errors.Is(err, cordwood.ErrDirectoryInUse) || strings.Count(err.Error(), "cordwood: ") != 1 {
+			t.Errorf("beside a node that runs: %v", err)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := c.Node(1).Tenant("").Topic("t").Read(ctx, 0, 200, 1, 0); err == nil {

@@ -67,7 +67,7 @@ func OpenStopped(ctx context.Context, dirs []string, o StoppedOptions) (_ *Stopp
 	}()
 	for _, dir := range dirs {
 		if err := s.openNode(dir, o); err != nil {
-			return nil, fmt.Errorf("cordwood: %s: %w", dir, err)
+			return nil, fmt.Errorf("open %s: %w", dir, err)
 		}
 	}
 	if s.image == nil {
@@ -83,7 +83,7 @@ func OpenStopped(ctx context.Context, dirs []string, o StoppedOptions) (_ *Stopp
 	}
 	for _, dir := range dirs {
 		if err := s.openTierLog(ctx, dir, id); err != nil {
-			return nil, fmt.Errorf("cordwood: %s: %w", dir, err)
+			return nil, fmt.Errorf("open %s: %w", dir, err)
 		}
 	}
 	// As voters and in-sync sets do: the newer epoch, then the longer log.
@@ -113,9 +113,9 @@ func (s *Stopped) openNode(dir string, o StoppedOptions) error {
 	}
 	switch {
 	case self.cluster == ID{}:
-		return errors.New("the node has not joined a cluster")
+		return errors.New("cordwood: the node has not joined a cluster")
 	case s.cluster != ID{} && s.cluster != self.cluster:
-		return fmt.Errorf("the node is of cluster %v, not of %v", self.cluster, s.cluster)
+		return fmt.Errorf("cordwood: the node is of cluster %v, not of %v", self.cluster, s.cluster)
 	}
 	s.cluster = self.cluster
 	var voters []metadata.Voter

@@ -436,6 +436,9 @@ func runRestore(ctx context.Context, o *options) (_ int, err error) {
 	return status, t.Flush()
 }
 
+// unfinished ends the name of a directory that is being restored.
+const unfinished = ".unfinished"
+
 func (o *options) restore(ctx context.Context, p *place, c *tier.Chain) (r restored, err error) {
 	id := c.Partition
 	if o.as != (log.TopicID{}) {
@@ -445,7 +448,21 @@ func (o *options) restore(ctx context.Context, p *place, c *tier.Chain) (r resto
 	if _, err := os.Stat(dir); err == nil {
 		return r, fmt.Errorf("%s is there already: remove it, or name another -out", dir)
 	}
-	l, err := log.Open(ctx, filepath.ToSlash(dir), log.Options{Partition: id})
+	// It gets its name when it is whole.
+	temp := dir + unfinished
+	if _, err := os.Stat(temp); err == nil {
+		return r, fmt.Errorf("%s is left of a restore that was cut off, or another one is at work: remove it, or name another -out", temp)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(temp))
+			return
+		}
+		if err = os.Rename(temp, dir); err == nil {
+			err = log.OSFS{}.SyncDir(filepath.ToSlash(o.out))
+		}
+	}()
+	l, err := log.Open(ctx, filepath.ToSlash(temp), log.Options{Partition: id})
 	if err != nil {
 		return r, err
 	}

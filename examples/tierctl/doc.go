@@ -27,7 +27,8 @@
 // What was deleted comes back too while its objects are kept, of a deleted topic by the
 // partition's name in ls; -from leaves out what lies below, and -as gives the logs the
 // id of a new topic.
-// What an interrupted restore leaves in OUT must be removed by hand. It refuses while a cluster is at work on the store (it says so there
+// A log is built under a name that ends in .unfinished and gets its own when it is whole; what
+// a restore leaves that was killed must be removed by hand. It refuses while a cluster is at work on the store (it says so there
 // each minute; ten minutes after the last time it counts as gone), unless -force.
 // sweep deletes objects of known partitions that no tier log knows, and spares those
 // younger than -min-age. With -store or -s3 it refuses as restore does: D may be a copy.

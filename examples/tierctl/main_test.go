@@ -167,13 +167,38 @@ func TestTierctl(t *testing.T) {
 		t.Errorf("restore -to 50: %+v", back)
 	}
 
-	// One object goes, and one comes that nobody knows.
 	third := list.Partitions[0].Objects[2]
 	file := filepath.Join(store, filepath.FromSlash(third.Key))
 	saved, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A restore that fails half-way leaves nothing behind, and what one that was killed has
+	// left is not taken for whole.
+	hurt := bytes.Clone(saved)
+	hurt[len(hurt)/2] ^= 1
+	if err := os.WriteFile(file, hurt, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	must(t, statusFailed, "restore", "-force", "-store", store, "-out", restored+"4")
+	if left, err := os.ReadDir(restored + "4"); err != nil && !os.IsNotExist(err) || len(left) > 0 {
+		t.Errorf("a restore that failed leaves %v, %v", left, err)
+	}
+	if err := os.WriteFile(file, saved, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadDir(restored)
+	if err != nil || len(whole) != 1 {
+		t.Fatalf("%v, %v", whole, err)
+	}
+	if err := os.MkdirAll(filepath.Join(restored+"4", whole[0].Name()+unfinished), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, stderr := tierctl(t, "restore", "-force", "-store", store, "-out", restored+"4"); status != statusFailed || !strings.Contains(stderr, "cut off") {
+		t.Errorf("beside an unfinished restore: status %d, %s", status, stderr)
+	}
+
+	// One object goes, and one comes that nobody knows.
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
