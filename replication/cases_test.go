@@ -592,3 +592,20 @@ func TestCheckBatches(t *testing.T) {
 		}
 	}
 }
+
+// A session that is closed while it takes a request is not kept by the replicas that the
+// request names.
+func TestClosedSessionIsNotParked(t *testing.T) {
+	r := &Replica{parked: map[*session]struct{}{}}
+	s := &session{stop: make(chan struct{}), parts: map[log.PartitionID]*sessionPart{}}
+	s.parkAt(r)
+	if len(r.parked) != 1 {
+		t.Fatal("an open session is not parked")
+	}
+	r.unpark(s)
+	s.close()
+	s.parkAt(r)
+	if len(r.parked) != 0 {
+		t.Error("a closed session stays parked")
+	}
+}

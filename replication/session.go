@@ -164,6 +164,17 @@ func (s *session) close() {
 	}
 }
 
+// parkAt parks s at r, unless s has been closed: who closed it may have been there before.
+func (s *session) parkAt(r *Replica) {
+	r.park(s)
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		r.unpark(s)
+	}
+}
+
 // park has the replica tell s of changes.
 func (r *Replica) park(s *session) {
 	r.mu.Lock()
@@ -215,7 +226,7 @@ func (s *session) answer(ctx context.Context, msg *requestMessage, a *answerMess
 		p.r, p.req, p.pending, p.judged = r, *q, true, false
 		s.mu.Unlock()
 		if r != nil {
-			r.park(s)
+			s.parkAt(r)
 		}
 		ans, done := s.judge(ctx, p)
 		if done {
