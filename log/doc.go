@@ -121,6 +121,10 @@
 // those of compacted topics too, and changes no file. The first Open reads all
 // segments, one with ReadOnly always.
 //
+// The log starts where its first segment does: the start that a broker has moved into
+// that segment is in no file of the directory, but in log-start-offset-checkpoint
+// above it. [Log.TrimTo] of that offset keeps what was deleted from being read again.
+//
 // Source: the log layer of Apache Kafka, KIP-98, KIP-101, KIP-279, KIP-320; the
 // durable end beside the data is our own, after the idea in Pebble's log.
 package log
