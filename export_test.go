@@ -5,6 +5,7 @@ import (
 
 	"github.com/cordwood-io/cordwood/log"
 	"github.com/cordwood-io/cordwood/log/record"
+	"github.com/cordwood-io/cordwood/tier"
 )
 
 // ReadPartition and AppendPartition go by the id of a partition, as a handle does
@@ -44,3 +45,6 @@ func (r *Replica) Log() *log.Log {
 	}
 	return p.log
 }
+
+// TierStats are those of the node's tier manager.
+func (n *Node) TierStats() tier.Stats { return n.cluster.Load().tier.Stats() }

@@ -16,6 +16,7 @@ import (
 	"github.com/cordwood-io/cordwood/log"
 	"github.com/cordwood-io/cordwood/log/logtest"
 	"github.com/cordwood-io/cordwood/log/record"
+	"github.com/cordwood-io/cordwood/tier"
 )
 
 // value is the content of record i of a test.
@@ -573,5 +574,54 @@ func TestPauseTiering(t *testing.T) {
 			t.Errorf("resumed: %+v", s)
 		}
 		checkRecords(t, topic, 0, 300)
+	})
+}
+
+// What is read back from the store is kept on disk, within its bound, and what is stored
+// is compressed, if the options say so.
+func TestStoreCacheAndCompression(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const cache = 16 << 10
+		c := cordwoodtest.Start(t, cordwoodtest.Options{Nodes: 1, Configure: func(_ int, o *cordwood.Options) {
+			o.StoreCacheBytes, o.CompressStore, o.CacheBytes = cache, true, 1
+		}})
+		c.CreateTopic("t", cordwood.TopicConfig{Replication: 1, SegmentBytes: 4 << 10})
+		topic := c.Node(1).Tenant("").Topic("t")
+		const records = 3000
+		appendRange(t, topic, 0, records, 10)
+		c.Roll("t", 0)
+		c.WaitTiered("t", 0, c.Offsets("t", 0).HighWatermark)
+		r, err := c.Node(1).Replica("t", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := r.Status()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stored int64
+		for info, err := range c.Store().List(t.Context(), tier.PartitionPrefix("", s.Partition), "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			stored += info.Size
+		}
+		if stored == 0 || stored >= s.Tier.Bytes {
+			t.Errorf("%d bytes in the store for %d bytes of batches", stored, s.Tier.Bytes)
+		}
+		for range 3 {
+			checkRecords(t, topic, 0, records)
+			synctest.Wait()
+			if s := c.Node(1).TierStats(); s.DiskBytes > cache || s.DiskWrites == 0 {
+				t.Errorf("the cache has %d bytes on disk, at most %d are allowed; %d parts were written", s.DiskBytes, cache, s.DiskWrites)
+			}
+		}
+		c.Close(1)
+		c.Restart(1)
+		topic = c.Node(1).Tenant("").Topic("t")
+		checkRecords(t, topic, 0, records)
+		if s := c.Node(1).TierStats(); s.DiskHits == 0 || s.DiskDamaged != 0 {
+			t.Errorf("after a restart %d parts came from the disk, %d were damaged", s.DiskHits, s.DiskDamaged)
+		}
 	})
 }
