@@ -61,9 +61,12 @@ func trim(l *log.Log) error {
 	return l.TrimTo(context.Background(), segs[len(segs)-1].Base)
 }
 
+// settleRecords is how many records of recordBytes a batch has that fills a segment before a figure.
+const settleRecords = 256
+
 // settle brings a log to where it writes over blocks that were written before: a few segments are filled and deleted.
 func settle(l *log.Log) error {
-	build := builders(1, 256, 0)[0]
+	build := builders(1, settleRecords, 0)[0]
 	for l.Stats().Rolls < 4 {
 		for range 64 {
 			b, err := build()
@@ -128,12 +131,12 @@ func (b *logBench) ours(sync bool, writers, batch int, settled bool) (*side, err
 	}, nil
 }
 
-func (b *logBench) raw(sync bool, writers, batch int, recycled bool) (*side, error) {
+func (b *logBench) raw(sync bool, writers, batch, fill int) (*side, error) {
 	dir, err := b.folder()
 	if err != nil {
 		return nil, err
 	}
-	r, err := openRaw(dir, sync, recycled)
+	r, err := openRaw(dir, sync, fill)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +198,7 @@ func (b *logBench) figure(name string, durable bool, writers, batch int) (row Ro
 		return Row{}, err
 	}
 	defer closeSides(&err, ours)
-	raw, err := b.raw(durable, writers, batch, true)
+	raw, err := b.raw(durable, writers, batch, fillLarge)
 	if err != nil {
 		return Row{}, err
 	}
@@ -225,7 +228,11 @@ func (b *logBench) appends() error {
 				return err
 			}
 			built := name + "/batch=built"
-			if err := b.one(built, func() (Row, error) { return b.built(built, durable, batch) }); err != nil {
+			if err := b.one(built, func() (Row, error) { return b.against(built, durable, batch, fillLarge, true) }); err != nil {
+				return err
+			}
+			alike := name + "/raw=filled-alike"
+			if err := b.one(alike, func() (Row, error) { return b.against(alike, durable, batch, fillAlike, false) }); err != nil {
 				return err
 			}
 			cold := name + "/file=new"
@@ -251,19 +258,22 @@ func (b *logBench) one(name string, measure func() (Row, error)) error {
 	return nil
 }
 
-// built measures batches that were built outside of the log, as they come over a network: what is in them is checked.
-func (b *logBench) built(name string, durable bool, batch int) (row Row, err error) {
+// against measures ours beside a raw file that was filled so; ours of records, or of batches that were built outside of the log, as they come
+// over a network: what is in them is checked.
+func (b *logBench) against(name string, durable bool, batch, fill int, built bool) (row Row, err error) {
 	ours, err := b.ours(durable, 1, batch, true)
 	if err != nil {
 		return Row{}, err
 	}
 	defer closeSides(&err, ours)
-	raw, err := b.raw(durable, 1, batch, true)
+	raw, err := b.raw(durable, 1, batch, fill)
 	if err != nil {
 		return Row{}, err
 	}
 	defer closeSides(&err, raw)
-	ours.append = ours.built
+	if built {
+		ours.append = ours.built
+	}
 	return compare(name, 1, batch*recordBytes, sampleTime, ours, raw, nil, nil)
 }
 
@@ -276,7 +286,7 @@ func (b *logBench) cold(name string, durable bool, batch int) (Row, error) {
 	for i := range 11 {
 		for k := range 2 {
 			which := (i + k) % 2
-			open := func() (*side, error) { return b.raw(durable, 1, batch, false) }
+			open := func() (*side, error) { return b.raw(durable, 1, batch, 0) }
 			if which == 1 {
 				open = func() (*side, error) { return b.ours(durable, 1, batch, false) }
 			}
@@ -321,7 +331,7 @@ func (b *logBench) idempotent(name string, writers int) (row Row, err error) {
 		return Row{}, err
 	}
 	defer closeSides(&err, ours)
-	raw, err := b.raw(true, writers, 1, true)
+	raw, err := b.raw(true, writers, 1, fillLarge)
 	if err != nil {
 		return Row{}, err
 	}
@@ -435,7 +445,7 @@ func (b *logBench) manyLogs(name string, logs int) (row Row, err error) {
 			err = e
 		}
 	}()
-	journal, err := openRaw(dir, true, true)
+	journal, err := openRaw(dir, true, fillLarge)
 	if err != nil {
 		return Row{}, err
 	}
@@ -557,7 +567,7 @@ func (b *logBench) rolls(name string) (row Row, err error) {
 	if err := settle(l); err != nil {
 		return Row{}, err
 	}
-	raw, err := b.raw(true, 1, 1, true)
+	raw, err := b.raw(true, 1, 1, fillLarge)
 	if err != nil {
 		return Row{}, err
 	}

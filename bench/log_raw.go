@@ -24,16 +24,23 @@ type rawFile struct {
 	size int64 // of the region that is written over; 0: the file grows
 }
 
-// openRaw opens a file that is written in batches, over blocks that were written before or as it grows.
-func openRaw(dir string, sync, recycled bool) (*rawFile, error) {
+// The kernel caches a file in pieces of the sizes it was first written in, and large pieces take large writes faster. So there are two raw
+// files: one that was filled in the largest pieces, and one that was filled as settle fills ours.
+const (
+	fillLarge = 1 << 20
+	fillAlike = settleRecords*recordBytes + 3000 // and what frames the records
+)
+
+// openRaw opens a file that is written in batches, over blocks that were written before by writes of fill bytes, or, with 0, as it grows.
+func openRaw(dir string, sync bool, fill int) (*rawFile, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "raw"), os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	r := &rawFile{f: f, sync: sync}
-	if recycled {
+	if fill > 0 {
 		r.size = rawSegment
-		zero := make([]byte, 1<<20)
+		zero := make([]byte, fill)
 		for at := int64(0); at < r.size; at += int64(len(zero)) {
 			if _, err := f.WriteAt(zero, at); err != nil {
 				return nil, err

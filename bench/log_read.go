@@ -173,7 +173,7 @@ func (b *logBench) gibRaw() (*gibStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := openRaw(dir, false, false)
+	r, err := openRaw(dir, false, 0)
 	if err != nil {
 		return nil, err
 	}
