@@ -125,8 +125,10 @@ func (l *Log) resetSynced(start Offset, c epochChain, t producerTable) error {
 		l.pinned = false
 		unpin = append(unpin, l.active())
 	}
-	l.freeing -= len(l.freed)
-	l.freed, l.wantNext = nil, false
+	freed := len(l.freed)
+	l.freed = slices.DeleteFunc(l.freed, func(f freedFile) bool { return !f.gone })
+	l.freeing -= freed - len(l.freed)
+	l.wantNext = false
 	low := min(start, l.local)
 	next := l.disk.newSegment(l.dir, start)
 	l.segs = []*segment{next}
@@ -312,7 +314,7 @@ func (l *Log) freeSegment(s *segment) error {
 			l.mu.Unlock()
 			return
 		}
-		l.freed = append(l.freed, freedFile{name, s.size})
+		l.freed = append(l.freed, freedFile{name: name, size: s.size})
 		queue := l.choreLocked()
 		l.mu.Unlock()
 		if queue {
@@ -329,7 +331,7 @@ func (l *Log) keepState(n int) error {
 	name := joinPath(l.dir, segmentName(base, stateSuffix))
 	_, err := readState(l.fs, l.dir, l.id, base)
 	if err == nil {
-		err = l.disk.syncName(name)
+		err = l.disk.rewriteFile(name)
 	} else if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errDamaged) {
 		var producers producerTable
 		if producers, err = l.producersAt(l.segs, n); err == nil {

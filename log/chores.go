@@ -9,8 +9,8 @@ import (
 )
 
 // Chores are what a log leaves for the background: to seal a segment that has a
-// successor, to ready a freed file for its next life, and to make the next file in
-// advance. One goroutine at a time does those of one log.
+// successor, to ready a freed file for its next life or to remove it, and to make the
+// next file in advance. One goroutine at a time does those of one log.
 
 const maxChoreWorkers = 4
 
@@ -64,6 +64,7 @@ func (d *Disk) doChores() {
 type freedFile struct {
 	name string // a spare one
 	size int64  // of its batches
+	gone bool   // it is to be removed
 }
 
 // choreLocked queues the log for a worker if there is something to do and it isn't
@@ -126,7 +127,7 @@ func (l *Log) runChores() {
 		case s != nil:
 			l.seal(s) //nolint:errcheck // the log has failed, or the disk is full and it stays to be done
 		case freed.name != "":
-			l.doRecycle(freed, stop)
+			l.doRecycle(freed, stop || freed.gone)
 			l.mu.Lock()
 			l.freeing--
 			l.mu.Unlock()

@@ -452,7 +452,7 @@ func (l *Log) captureLocked() round {
 	}
 	r.slot = l.slotLocked(r.seg)
 	r.slot.firstAppendMs = first
-	r.slot.sequence, r.slot.end, r.slot.endHeaders = l.slotSeq+1, r.end, r.sum
+	r.slot.sequence, r.slot.end, r.slot.endHeaders, r.slot.written = l.slotSeq+1, r.end, r.sum, r.size
 	r.state = r.at > 0 && (r.end > l.durable || l.durable > l.stated || l.near.leave && r.seg == l.active())
 	if l.disk.journal != nil {
 		r.use = max(1, l.disk.journal.use())
@@ -529,11 +529,15 @@ func (l *Log) afterRound(r round, unpin, moved bool) {
 
 // slotLocked returns a slot that states the durable end and speaks of no group.
 func (l *Log) slotLocked(seg *segment) slot {
-	return slot{
+	s := slot{
 		id: l.id, base: seg.base, firstAppendMs: l.firstMs,
 		durable: l.durable, position: l.durablePos, headers: l.durableSum, epoch: l.durableEpochLocked(),
-		end: l.durable, endHeaders: l.durableSum,
+		end: l.durable, endHeaders: l.durableSum, written: l.durablePos,
 	}
+	if seg == l.active() {
+		s.written = max(s.written, l.size)
+	}
+	return s
 }
 
 // durableEpochLocked returns the epoch of the last durable batch.

@@ -1,6 +1,9 @@
 package log
 
-import "sync"
+import (
+	"bytes"
+	"sync"
+)
 
 // JournalAll makes the journal of a disk take what a log brings that is alone, too.
 func JournalAll(d *Disk) {
@@ -68,3 +71,27 @@ func JournalFiles(d *Disk) (all, free int) {
 // SetJournalLogBytes changes how many bytes a log brings to one group at most, before
 // any log of the disk is open.
 func SetJournalLogBytes(d *Disk, n int) { d.journal.logBytes = n }
+
+// NewestSlots returns the sequence of the newest slot of a segment in its file's bytes, as
+// recovery finds it and by a look at all places; 0 for none.
+func NewestSlots(b []byte, base Offset) (found, all uint64, err error) {
+	var id logID
+	look := func(b []byte, _ int64) {
+		if s, ok := decodeSlot(b); ok && s.base == base && s.sequence > all {
+			all, id = s.sequence, s.id
+		}
+	}
+	size := int64(len(b))
+	for _, p := range slotPositions(size) {
+		look(b[p:], 0)
+		look(b[p+slotGap:], 0)
+	}
+	if err := eachNear(bytes.NewReader(b), size, slotGap, func() int64 { return 0 }, look); err != nil {
+		return 0, 0, err
+	}
+	s, _, ok, err := searchSlots(bytes.NewReader(b), size, slotGap, id, base)
+	if ok {
+		found = s.sequence
+	}
+	return found, all, err
+}

@@ -199,7 +199,7 @@ func realTxnIndex(f *testing.F) []byte {
 }
 
 func FuzzSlot(f *testing.F) {
-	s := slot{id: logID{1}, base: 5, sequence: 7, durable: 9, position: 100, headers: 1, epoch: 2, end: 11, endHeaders: 3, firstAppendMs: 4}
+	s := slot{id: logID{1}, base: 5, sequence: 7, durable: 9, position: 100, written: 200, headers: 1, epoch: 2, end: 11, endHeaders: 3, firstAppendMs: 4}
 	var b [slotBytes]byte
 	s.encode(&b)
 	addVariants(f, b[:])
@@ -207,7 +207,7 @@ func FuzzSlot(f *testing.F) {
 		if len(b) >= slotBytes {
 			// As if the checksum were right, which a fuzzer does not find.
 			b = bytes.Clone(b)
-			be.PutUint32(b[84:], crcUpdate(0, b[:84]))
+			be.PutUint32(b[92:], crcUpdate(0, b[:92]))
 		}
 		s, ok := decodeSlot(b)
 		if !ok {

@@ -95,7 +95,7 @@ func TestGuardIndexEntries(t *testing.T) {
 
 // slots: checksums are not compared; of another log or segment; the older one is taken; only the last position is looked at
 func TestGuardSlots(t *testing.T) {
-	own := slot{id: logID{1}, base: 5, sequence: 7, durable: 9, position: 100, headers: 1, epoch: 2, end: 11, endHeaders: 3}
+	own := slot{id: logID{1}, base: 5, sequence: 7, durable: 9, position: 100, written: 200, headers: 1, epoch: 2, end: 11, endHeaders: 3}
 	var b [slotBytes]byte
 	own.encode(&b)
 	for at := range b {
@@ -139,7 +139,7 @@ func TestGuardSlots(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got, ok, err := newestSlot(f, size, own.id, own.base)
+		got, _, ok, err := newestSlot(f, size, own.id, own.base)
 		if err != nil || ok != (c.want > 0) || got.sequence != c.want {
 			t.Errorf("%s: got %+v, %v, %v, want sequence %d", name, got, ok, err, c.want)
 		}

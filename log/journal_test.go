@@ -493,7 +493,7 @@ func TestJournalSlotsInTurn(t *testing.T) {
 	d, l := oneDisk(t, fs)
 	var at []int64
 	fs.OnOp(func(op logtest.Op) error {
-		if op.Kind == logtest.OpWrite && strings.HasSuffix(op.Path, ".log") && op.Len == 88 {
+		if op.Kind == logtest.OpWrite && strings.HasSuffix(op.Path, ".log") && op.Len == 96 {
 			at = append(at, op.Offset)
 		}
 		return nil

@@ -81,6 +81,7 @@ func Open(ctx context.Context, dir string, o Options) (*Log, error) {
 		}
 		return nil, err
 	}
+	l.startChores()
 	return l, nil
 }
 
@@ -329,7 +330,7 @@ func (l *Log) listSegments() ([]Offset, error) {
 	if _, err := readState(l.fs, l.dir, l.id, bases[first]); err != nil {
 		return bases, sideError(err)
 	}
-	if err := l.disk.syncName(joinPath(l.dir, segmentName(bases[first], stateSuffix))); err != nil {
+	if err := l.disk.rewriteFile(joinPath(l.dir, segmentName(bases[first], stateSuffix))); err != nil {
 		return nil, err
 	}
 	if err := l.fs.SyncDir(l.dir); err != nil {

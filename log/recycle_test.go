@@ -499,6 +499,7 @@ func TestRecycledBounds(t *testing.T) {
 		}
 		fs = fs.Crash(logtest.CrashKeepAll)
 		l = open(t, fs, o)
+		rest(l)
 		if n := spares(fs); n != 0 {
 			t.Errorf("got %d files", n)
 		}

@@ -248,7 +248,7 @@ func (r *repairer) slotSums(f File, c *check) error {
 	if err != nil {
 		return err
 	}
-	s, ok, err := newestSlot(f, size, r.l.id, c.v.seg.base)
+	s, _, ok, err := newestSlot(f, size, r.l.id, c.v.seg.base)
 	if err != nil || !ok {
 		return err
 	}
@@ -401,7 +401,7 @@ func (r *repairer) slots(f File, c *check) (int64, error) {
 	seq := l.slotSeq
 	l.mu.Unlock()
 	s.durable, s.position, s.headers, s.epoch = c.v.end, c.v.size, c.x.headerSum, c.lastEpoch
-	s.end, s.endHeaders = s.durable, s.headers
+	s.end, s.endHeaders, s.written = s.durable, s.headers, s.position
 	for i := range uint64(2) {
 		s.sequence = seq - 1 + i
 		if err := l.writeSlot(f, s, alloc); err != nil {

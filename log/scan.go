@@ -188,7 +188,7 @@ func (l *Log) openActive(floor Offset) error {
 	if l.meta.floorBase == seg.base {
 		r.durable = max(r.durable, l.meta.floor)
 	}
-	s, slots, err := newestSlot(f, size, l.id, seg.base)
+	s, written, slots, err := newestSlot(f, size, l.id, seg.base)
 	if err != nil {
 		return err
 	}
@@ -257,7 +257,7 @@ func (l *Log) openActive(floor Offset) error {
 		l.durable, l.durablePos, l.durableSum = r.durable, r.durablePos, r.sum
 	}
 	if size > l.size {
-		if l.alloc, err = l.cutTail(f, size, least); err != nil {
+		if l.alloc, err = l.cutTail(f, size, least, written); err != nil {
 			return fmt.Errorf("cut the tail of %s: %w", seg.h.name, err)
 		}
 	}
@@ -302,8 +302,9 @@ func (l *Log) keepFloor() error {
 }
 
 // cutTail removes what stands behind the last whole batch: nothing if that is only
-// preallocated space, whose slots it then returns the position of.
-func (l *Log) cutTail(f File, size, least int64) (int64, error) {
+// preallocated space, whose slots it then returns the position of. Slots that say that
+// more was written are removed, too: the next ones must not stand below that.
+func (l *Log) cutTail(f File, size, least, written int64) (int64, error) {
 	seg := l.active()
 	var keep int64
 	var err error
@@ -316,7 +317,7 @@ func (l *Log) cutTail(f File, size, least int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if keep == l.size && l.stale == 0 {
+	if keep == l.size && l.stale == 0 && written <= l.size {
 		for _, p := range slotPositions(size) {
 			if p+slotArea == size && p >= l.size {
 				return p, nil

@@ -251,7 +251,7 @@ func (l *Log) judgeSuccessor() error {
 	if err != nil || !marked {
 		return err
 	}
-	if _, slots, err := newestSlot(f, size, l.id, last.base); err != nil || slots {
+	if _, _, slots, err := newestSlot(f, size, l.id, last.base); err != nil || slots {
 		return err
 	}
 	whole, err := l.reaches(old, last.base)
@@ -313,7 +313,7 @@ func (l *Log) reaches(seg *segment, end Offset) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s, slots, err := newestSlot(f, size, l.id, seg.base)
+	s, _, slots, err := newestSlot(f, size, l.id, seg.base)
 	if err != nil {
 		return false, err
 	}

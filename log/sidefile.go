@@ -153,6 +153,20 @@ func replaceFile(fsys FS, name string, content []byte) (renamed bool, err error)
 	return true, fsys.Rename(temp, name)
 }
 
+// rewriteFile makes the content that a file has durable, but not its name. A sync would
+// not do if an earlier one has failed, in this life of the process or another: what is in
+// memory passes for clean since. On a full disk it has to do.
+func (d *Disk) rewriteFile(name string) error {
+	content, err := readFile(d.fs, name, maxSideBytes)
+	if err == nil {
+		_, err = replaceFile(d.fs, name, content)
+	}
+	if full(err) {
+		err = d.syncName(name)
+	}
+	return err
+}
+
 // A decoder takes integers off a payload. After the first shortage it yields
 // zeros and ok is false.
 type decoder struct {

@@ -1,6 +1,9 @@
 package log
 
-import "hash/crc32"
+import (
+	"hash/crc32"
+	"io"
+)
 
 // The active segment's file is preallocated, and its last 8 KiB hold two slots,
 // one at the start of each 4 KiB. A group of appends is made durable by one sync
@@ -21,7 +24,8 @@ import "hash/crc32"
 //	64      8     end that this slot's group reaches, E
 //	72      4     the checksum of headers, of all batches below E
 //	76      8     first append to the segment, ms since 1970, or 0
-//	84      4     CRC32C of bytes 0 to 83
+//	84      8     position up to which batches had been written, R
+//	92      4     CRC32C of bytes 0 to 91
 //
 // The file grows in steps: the slots stand at a position that is a power of two
 // from slotFirst to slotStep, or a multiple of slotStep, and the file ends 8 KiB
@@ -36,8 +40,8 @@ import "hash/crc32"
 // another one is durable.
 const (
 	slotMagic   = "CWSL"
-	slotVersion = 1
-	slotBytes   = 88
+	slotVersion = 2
+	slotBytes   = 96
 	slotGap     = 4096
 	slotArea    = 2 * slotGap
 	slotFirst   = 64 << 10
@@ -108,6 +112,7 @@ type slot struct {
 	end           Offset
 	endHeaders    uint32
 	firstAppendMs int64
+	written       int64
 
 	near int64 // where it was found, if it is a near one; not stored
 }
@@ -125,11 +130,12 @@ func (s *slot) encode(b *[slotBytes]byte) {
 	be.PutUint64(b[64:], uint64(s.end))
 	be.PutUint32(b[72:], s.endHeaders)
 	be.PutUint64(b[76:], uint64(s.firstAppendMs))
-	be.PutUint32(b[84:], crc32.Checksum(b[:84], castagnoli))
+	be.PutUint64(b[84:], uint64(s.written))
+	be.PutUint32(b[92:], crc32.Checksum(b[:92], castagnoli))
 }
 
 func decodeSlot(b []byte) (slot, bool) {
-	if len(b) < slotBytes || string(b[:4]) != slotMagic || be.Uint32(b[84:]) != crc32.Checksum(b[:84], castagnoli) || be.Uint32(b[4:]) != slotVersion {
+	if len(b) < slotBytes || string(b[:4]) != slotMagic || be.Uint32(b[92:]) != crc32.Checksum(b[:92], castagnoli) || be.Uint32(b[4:]) != slotVersion {
 		return slot{}, false
 	}
 	var s slot
@@ -143,7 +149,8 @@ func decodeSlot(b []byte) (slot, bool) {
 	s.end = Offset(be.Uint64(b[64:]))
 	s.endHeaders = be.Uint32(b[72:])
 	s.firstAppendMs = int64(be.Uint64(b[76:]))
-	return s, s.durable >= s.base && s.end >= s.durable && s.position >= 0
+	s.written = int64(be.Uint64(b[84:]))
+	return s, s.durable >= s.base && s.end >= s.durable && s.position >= 0 && s.written >= s.position
 }
 
 // slotPosition returns the lowest position for slots that leaves room for data
@@ -177,13 +184,27 @@ func slotPositions(size int64) []int64 {
 	return out
 }
 
-// newestSlot returns the valid slot of the segment with the highest sequence.
-func newestSlot(f File, size int64, id logID, base Offset) (slot, bool, error) {
-	var best slot
-	var found bool
+// newestSlot returns the valid slot of the segment with the highest sequence, and how
+// far any of its slots says that batches were written.
+//
+// A near slot that is newer than another one stands above what that one says was
+// written, as slots stand behind the batches. A cut below it would have taken away
+// the older slot, which stands behind it too; and recovery cuts if batches of which a
+// slot speaks are lost (see cutTail). So the file is read from its end on, down to
+// what the newest slot so far says.
+func newestSlot(f io.ReaderAt, size int64, id logID, base Offset) (best slot, written int64, found bool, err error) {
+	return searchSlots(f, size, scanBytes, id, base)
+}
+
+// searchSlots is newestSlot with reads of piece bytes, a multiple of slotGap.
+func searchSlots(f io.ReaderAt, size, piece int64, id logID, base Offset) (best slot, written int64, found bool, err error) {
 	look := func(b []byte, near int64) {
 		s, ok := decodeSlot(b)
-		if ok && s.id == id && s.base == base && (!found || s.sequence > best.sequence) {
+		if !ok || s.id != id || s.base != base {
+			return
+		}
+		written = max(written, s.written)
+		if !found || s.sequence > best.sequence {
 			best, found = s, true
 			best.near = near
 		}
@@ -192,24 +213,26 @@ func newestSlot(f File, size int64, id logID, base Offset) (slot, bool, error) {
 	for _, p := range slotPositions(size) {
 		for i := range int64(2) {
 			if n, err := f.ReadAt(b[:], p+i*slotGap); n < len(b) {
-				return slot{}, false, err
+				return slot{}, 0, false, err
 			}
 			look(b[:], 0)
 		}
 	}
-	if err := eachNear(f, size, look); err != nil {
-		return slot{}, false, err
+	floor := func() int64 { return best.written }
+	if err := eachNear(f, size, piece, floor, look); err != nil {
+		return slot{}, 0, false, err
 	}
-	return best, found, nil
+	return best, written, found, nil
 }
 
 // eachNear calls look with the bytes and the position of every place where a near slot
-// can stand.
-func eachNear(f File, size int64, look func(b []byte, at int64)) error {
-	buf := getBuffer(int(min(max(size, 0), scanBytes)))
+// can stand, from the end of the file on, by pieces of it down to the one that holds
+// floor, which may rise.
+func eachNear(f io.ReaderAt, size, piece int64, floor func() int64, look func(b []byte, at int64)) error {
+	buf := getBuffer(int(min(max(size, 0), piece)))
 	defer buf.put()
-	for at := int64(0); at+slotGap <= size; at += scanBytes {
-		b := buf.b[:min(scanBytes, size-at)]
+	for at := (size - 1) / piece * piece; at >= 0 && at+piece > floor(); at -= piece {
+		b := buf.b[:min(piece, size-at)]
 		if err := readAt(f, b, at); err != nil {
 			return err
 		}

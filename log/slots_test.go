@@ -1,7 +1,9 @@
 package log_test
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"path"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -93,7 +95,7 @@ func slotOnItsWay(t *testing.T, small int) {
 		if op.Kind != logtest.OpWrite || !strings.HasSuffix(op.Path, ".log") {
 			return nil
 		}
-		if op.Len == 88 {
+		if op.Len == 96 {
 			slot.Store(op.Offset)
 		} else if at := slot.Load(); at > 0 && op.Offset <= at && at < op.Offset+int64(op.Len) {
 			over.Store(true)
@@ -126,7 +128,7 @@ func TestSlotPlaces(t *testing.T) {
 	fs.OnOp(func(op logtest.Op) error {
 		switch {
 		case op.Kind != logtest.OpWrite || !strings.HasSuffix(op.Path, ".log"):
-		case op.Len == 88:
+		case op.Len == 96:
 			behind = append(behind, op.Offset-end)
 		default:
 			end = op.Offset + int64(op.Len)
@@ -164,4 +166,74 @@ func TestSlotPlaces(t *testing.T) {
 	}
 	fs.OnOp(nil)
 	mustClose(t, l)
+}
+
+// TestNewestSlotFound lets logs live, with truncations and crashes, and looks at what
+// each crash would leave: recovery, which does not read all of the active file, finds the
+// newest slot in it.
+func TestNewestSlotFound(t *testing.T) {
+	looked := 0
+	for seed := range uint64(100) {
+		synctest.Test(t, func(t *testing.T) { looked += newestSlots(t, seed) })
+	}
+	if looked < 1000 {
+		t.Errorf("only %d files had slots", looked)
+	}
+}
+
+func newestSlots(t *testing.T, seed uint64) (looked int) {
+	r := rand.New(rand.NewPCG(seed, 2))
+	fs := logtest.NewFS(seed)
+	o := log.Options{SegmentBytes: 128 << 10}
+	l := open(t, fs, o)
+	for step := range 60 {
+		switch n := r.IntN(20); {
+		case n < 10:
+			mustAppend(t, l, big("x", 10+r.IntN(1200)))
+		case n < 12:
+			mustAppend(t, l, big("x", r.IntN(40_000)))
+		case n < 15:
+			mustWrite(t, l, big("x", r.IntN(20_000)))
+		case n < 16 && l.End() > l.Start():
+			if _, err := l.TruncateTo(t.Context(), l.End()-1-log.Offset(r.IntN(int(min(l.End()-l.Start(), 8))))); err != nil {
+				t.Fatal(err)
+			}
+		case n < 17:
+			mustClose(t, l)
+			l = open(t, fs, o)
+		case n < 18:
+			fs = fs.Crash(logtest.CrashLoseSome(r.Uint64()))
+			l = open(t, fs, o)
+		case n < 20:
+			// It dies with a group on its way.
+			release := fs.Stall(func(op logtest.Op) bool { return op.Kind == logtest.OpSync })
+			v := plain(big("x", r.IntN(40_000)))
+			var wg sync.WaitGroup
+			wg.Go(func() { l.Append(t.Context(), v) }) //nolint:errcheck // it may be lost
+			synctest.Wait()
+			after := fs.Crash(logtest.CrashLoseSome(r.Uint64()))
+			release()
+			wg.Wait()
+			fs = after
+			l = open(t, fs, o)
+		}
+		left := fs.Fork(logtest.CrashLoseSome(r.Uint64()))
+		name := activeName(left)
+		if name == "" {
+			continue
+		}
+		var base log.Offset
+		if _, err := fmt.Sscanf(path.Base(name), "%d.log", &base); err != nil {
+			t.Fatal(err)
+		}
+		found, all, err := log.NewestSlots(readAll(t, left, name), base)
+		if err != nil || found != all {
+			t.Fatalf("seed %d, step %d: got slot %d of %d, %v", seed, step, found, all, err)
+		}
+		if all > 0 {
+			looked++
+		}
+	}
+	mustClose(t, l)
+	return looked
 }

@@ -376,7 +376,7 @@ func (l *Log) openSpares(names []string) (found []Offset, err error) {
 			continue
 		}
 		if s == nil {
-			if err := l.fs.Remove(path); err != nil {
+			if err := l.discard(path); err != nil {
 				return nil, err
 			}
 			continue
@@ -427,7 +427,7 @@ func (l *Log) judgeSpare(name string) (s *spare, base Offset, segment bool, err 
 	if !segment && torn {
 		// The first slot in such a file stands at its end, and was durable before one
 		// stood near. It may have been torn when the next but one was written over it.
-		if err := eachNear(f, size, func(b []byte, _ int64) { look(b) }); err != nil {
+		if err := eachNear(f, size, scanBytes, func() int64 { return 0 }, func(b []byte, _ int64) { look(b) }); err != nil {
 			return nil, 0, false, err
 		}
 	}
@@ -448,10 +448,23 @@ func (l *Log) keepFound(clean bool) error {
 	for _, s := range found {
 		if clean && s.bytes() <= l.disk.o.RecycledBytes {
 			l.disk.keepSpare(s)
-		} else if err := l.fs.Remove(s.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		} else if err := l.discard(s.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
+	return nil
+}
+
+// discard takes a file's name as a spare one away and leaves it to the chores to
+// remove it: with all that is cached of it that takes as long as to read it. The next
+// Open removes what is left. For Open.
+func (l *Log) discard(name string) error {
+	gone := name + sideTempSuffix
+	if err := l.fs.Rename(name, gone); err != nil {
+		return err
+	}
+	l.freed = append(l.freed, freedFile{name: gone, gone: true})
+	l.freeing++
 	return nil
 }
 
