@@ -254,6 +254,9 @@ func (l *Log) moveStart(start, local Offset) error {
 		n++
 	}
 	if n > 0 {
+		if err := l.beginChange(); err != nil {
+			return err
+		}
 		if err := l.keepState(n); err != nil {
 			return err
 		}

@@ -122,7 +122,7 @@ func (c *check) run(f File) error {
 			// The batch is whole but for its epoch, so the next one stands behind it.
 			d.to, d.resume = h.last+1, at+h.size
 		case bytesBad(err):
-			p, next, ok, err := sc.resync(at, good-1, c.v.end-1, c.anchor)
+			p, next, ok, err := sc.resync(at, good-1, c.v.end-1, c.v.end, c.anchor)
 			if err != nil && !errors.Is(err, syscall.EIO) {
 				return err
 			}

@@ -294,7 +294,7 @@ func FuzzParseHeader(f *testing.F) {
 }
 
 func FuzzJournalIdentity(f *testing.F) {
-	i := journalIdentity{id: journalID{7}, life: 9, kept: 2}
+	i := journalIdentity{id: journalID{7}, life: 9, kept: 2, used: 8}
 	fuzzPayload(f, single(i.encode()), decodeJournalIdentity, func(i journalIdentity) []byte { return single(i.encode()) })
 }
 

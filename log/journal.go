@@ -114,6 +114,8 @@ type journal struct {
 	groups    []*journalBatch
 	stuck     map[logID]useRange
 	lost      map[uint32]bool        // lives of which a table is lost
+	found     uint32                 // the newest life of which a group was found
+	used      uint32                 // the newest life that had one, when the disk was made
 	old       map[logID][]journalRef // entries of earlier lives
 	pinned    int                    // logs that are open and have needed entries: their files stay open
 	flushing  bool
@@ -359,6 +361,9 @@ func (j *journal) writeGroup(g *journalBatch) error {
 	if err == nil {
 		err = j.cur.h.Sync()
 	}
+	if err == nil {
+		err = j.noteUsed()
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if err != nil {
@@ -372,6 +377,26 @@ func (j *journal) writeGroup(g *journalBatch) error {
 	j.stats.bytes += int64(len(b))
 	j.freeLocked(t.live)
 	return nil
+}
+
+// noteUsed makes durable, before anybody is told of the first group of a life, that there
+// is one: recovery then misses it if none is left. Requires: lead.
+func (j *journal) noteUsed() error {
+	j.mu.Lock()
+	next := j.identity
+	next.used = next.life
+	done := next == j.identity
+	j.mu.Unlock()
+	if done {
+		return nil
+	}
+	err := j.writeIdentity(next)
+	if err == nil {
+		j.mu.Lock()
+		j.identity = next
+		j.mu.Unlock()
+	}
+	return err
 }
 
 // freeLocked makes files free whose use a durable group no longer names.
@@ -658,6 +683,13 @@ func (j *journal) close() error {
 	}
 	if needed || len(files) == 0 {
 		return errors.Join(errs...)
+	}
+	if j.identity.used > 0 {
+		next := j.identity
+		next.used = 0
+		if j.writeIdentity(next) != nil {
+			return errors.Join(errs...)
+		}
 	}
 	// What stays after an error does no harm: no log needs it, and none believes it.
 	for _, f := range files {

@@ -238,6 +238,26 @@ func TestJournalDamage(t *testing.T) {
 			t.Errorf("%d logs are lossy", n)
 		}
 	})
+	t.Run("all files but the identity", func(t *testing.T) {
+		s := newStand(t)
+		if err := s.fs.Remove(s.journalFile(t)); err != nil {
+			t.Fatal(err)
+		}
+		if n := open(t, s.fs); n != 3 {
+			t.Errorf("%d logs are lossy", n)
+		}
+	})
+	t.Run("all tables", func(t *testing.T) {
+		s := newStand(t)
+		for i := range int64(12) {
+			if err := s.fs.Corrupt(s.journalFile(t), i*4096+50, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := open(t, s.fs); n != 3 {
+			t.Errorf("%d logs are lossy", n)
+		}
+	})
 	t.Run("opened without its disk", func(t *testing.T) {
 		s := newStand(t)
 		l, err := log.Open(t.Context(), "/data/p1", log.Options{FS: s.fs})

@@ -248,7 +248,7 @@ const (
 	journalDirName   = "cordwood.journal"
 	journalIDName    = "journal.id"
 	journalIDMagic   = "CWJOURID"
-	journalIDVersion = 1
+	journalIDVersion = 2
 	journalSuffix    = ".journal"
 )
 
@@ -256,13 +256,15 @@ type journalIdentity struct {
 	id   journalID
 	life uint32
 	kept uint32
+	used uint32
 }
 
 func (i *journalIdentity) encode() []byte {
-	b := make([]byte, envelopeBytes, envelopeBytes+24)
+	b := make([]byte, envelopeBytes, envelopeBytes+28)
 	b = append(b, i.id[:]...)
 	b = be.AppendUint32(b, i.life)
 	b = be.AppendUint32(b, i.kept)
+	b = be.AppendUint32(b, i.used)
 	sealEnvelope(b, journalIDMagic, journalIDVersion)
 	return doubled(b)
 }
@@ -271,8 +273,8 @@ func decodeJournalIdentity(payload []byte) (journalIdentity, error) {
 	d := decoder{b: payload}
 	var i journalIdentity
 	copy(i.id[:], d.take(16))
-	i.life, i.kept = d.u32(), d.u32()
-	if !d.done() || i.kept > i.life {
+	i.life, i.kept, i.used = d.u32(), d.u32(), d.u32()
+	if !d.done() || i.kept > i.life || i.used > i.life {
 		return journalIdentity{}, errDamaged
 	}
 	return i, nil

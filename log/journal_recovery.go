@@ -66,6 +66,7 @@ func openJournal(d *Disk, dir string, limit int64) (*journal, error) {
 	if err := d.syncDir(dir); err != nil {
 		return nil, err
 	}
+	j.used = j.identity.used
 	var groups []foundGroup
 	for _, n := range names {
 		f := &journalFile{name: joinPath(dir, n), free: true}
@@ -161,6 +162,7 @@ func (j *journal) index(groups []foundGroup) error {
 	}
 	slices.SortFunc(groups, order)
 	newest := groups[len(groups)-1]
+	j.found = newest.use.life()
 	handles := make(map[*journalFile]File)
 	defer func() {
 		for _, h := range handles {
@@ -347,7 +349,7 @@ func (j *journal) misses(id journalID, life uint32) bool {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return id != j.identity.id || life > j.identity.life || life < j.identity.kept || j.lost[life]
+	return id != j.identity.id || life > j.identity.life || life < j.identity.kept || j.lost[life] || life > j.found && life <= j.used
 }
 
 // replayJournal puts what the journal holds of the log into its segments, durably.

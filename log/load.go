@@ -113,7 +113,7 @@ func (l *Log) buildIndex(seg *segment, f File) (*index, error) {
 			if !bytesBad(err) {
 				return nil, err
 			}
-			p, _, ok, rerr := sc.resync(sc.at, low, seg.end, func(int64) bool { return false })
+			p, _, ok, rerr := sc.resync(sc.at, low, seg.end, seg.end, func(int64) bool { return false })
 			if rerr != nil {
 				return nil, rerr
 			}

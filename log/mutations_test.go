@@ -1,6 +1,7 @@
 package log_test
 
 import (
+	"bytes"
 	"os"
 	"testing"
 
@@ -41,7 +42,7 @@ func TestJournalMutations(t *testing.T) {
 	mutate.Run(t, "testdata/journal_mutations.txt", mutate.Tests{"-timeout=100s", "-failfast", "-run", "Journal", short, "."})
 }
 
-// TestEachGuardHasATest: each guard of the lists has a row in the table, with a test.
+// TestEachGuardHasATest: each guard of the lists stands in the code once, and has a row in the table, with a test.
 func TestEachGuardHasATest(t *testing.T) {
 	table, err := os.ReadFile("testdata/mutations.md")
 	if err != nil {
@@ -53,6 +54,9 @@ func TestEachGuardHasATest(t *testing.T) {
 			t.Error(err)
 		}
 		for _, m := range list {
+			if code, err := os.ReadFile(m.File); err != nil || bytes.Count(code, []byte(m.Old)) != 1 {
+				t.Errorf("%s: %q stands %d times in %s: %v", name, m.Name, bytes.Count(code, []byte(m.Old)), m.File, err)
+			}
 			if mutate.Named(table, m.Name) == "" {
 				t.Errorf("%s: no test in the table notices that %q is out", name, m.Name)
 			}

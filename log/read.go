@@ -383,7 +383,7 @@ func (l *Log) readPast(f File, v view, from, below Offset, maxBytes int, entries
 			to = h.base // a whole batch, but above from
 		} else if !errors.Is(err, io.EOF) {
 			cause = err
-			p, rh, ok, rerr := sc.resync(bad, low, v.end, anchor)
+			p, rh, ok, rerr := sc.resync(bad, low, v.end, v.end, anchor)
 			if rerr != nil {
 				return nil, rerr
 			}

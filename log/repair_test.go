@@ -326,6 +326,7 @@ func TestRepairRefuses(t *testing.T) {
 				for n := range r.files {
 					before[n] = readAll(t, fs, n)
 				}
+				rest(l)
 				names := fmt.Sprint(fs.Names())
 				lossy := l.Recovery().Lossy
 				_, err := l.Repair(t.Context(), 0, 45, func(ctx context.Context, lo, hi log.Offset, n int) ([]byte, error) {

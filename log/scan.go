@@ -146,7 +146,7 @@ func (l *Log) scan(r *scan) error {
 			// The batch is whole but for its epoch, so the next one stands behind it.
 			d.to, d.resume = h.last+1, sc.at+h.size
 		} else {
-			p, next, ok, err := sc.resync(sc.at, r.end-1, r.durable, anchor)
+			p, next, ok, err := sc.resync(sc.at, r.end-1, r.durable, r.durable, anchor)
 			if err != nil {
 				return err
 			}

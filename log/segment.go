@@ -198,12 +198,12 @@ func bytesBad(err error) bool {
 }
 
 // resync looks for the first whole batch behind damage at position at: one whose
-// offset is above low and at most high. It is where headers lead, or else one from
+// offset is above low and at most high; batches reach up to end. It is where headers lead, or else one from
 // where batches lead to an anchor or at least two more follow. Bytes of a record that
 // look like a batch do not pass: what follows them is no batch, since a record ends
 // behind its value.
-func (s *scanner) resync(at int64, low, high Offset, anchor func(int64) bool) (int64, header, bool, error) {
-	at, h, ok, err := s.byHeaders(at, low, high)
+func (s *scanner) resync(at int64, low, high, end Offset, anchor func(int64) bool) (int64, header, bool, error) {
+	at, h, ok, err := s.byHeaders(at, low, high, end)
 	if err != nil || ok {
 		return at, h, ok, err
 	}
@@ -234,7 +234,7 @@ func (s *scanner) resync(at int64, low, high Offset, anchor func(int64) bool) (i
 // one, as long as their headers are whole and follow low and each other. A record may
 // hold any number of batches that follow low as well: only this tells them from
 // those that were written here. If it finds none, it returns where to search.
-func (s *scanner) byHeaders(at int64, low, high Offset) (int64, header, bool, error) {
+func (s *scanner) byHeaders(at int64, low, high, end Offset) (int64, header, bool, error) {
 	p, next := at, low+1
 	for next <= high && p+record.HeaderBytes <= s.limit {
 		b, err := s.window(p, record.HeaderBytes)
@@ -255,8 +255,8 @@ func (s *scanner) byHeaders(at int64, low, high Offset) (int64, header, bool, er
 		}
 		p, next = p+h.size, h.last+1
 	}
-	if next < high {
-		p = at + 1
+	if next < end {
+		p = at + 1 // a header that is whole to look at leads out of the file
 	}
 	return p, header{}, false, nil
 }
