@@ -115,7 +115,7 @@ func TestEveryCallAtOnce(t *testing.T) {
 				}
 			}
 			c.mu.Unlock()
-			out := false
+			out, self := false, replication.Member{}
 			c.change(partition, func(a *replication.Assignment) {
 				rest := slices.DeleteFunc(slices.Clone(a.ISR), func(m replication.Member) bool { return m.ID == n.id })
 				if out = len(rest) > 0; !out {
@@ -126,13 +126,12 @@ func TestEveryCallAtOnce(t *testing.T) {
 					a.Leader = rest[0]
 					a.LeaderEpoch++
 				}
-			})
-			if out {
-				c.mu.Lock()
+				// In one step: nobody may lead whose life has ended.
 				c.epoch++
 				n.self.Epoch = c.epoch
-				self := n.self
-				c.mu.Unlock()
+				self = n.self
+			})
+			if out {
 				m.SetSelf(self)
 				c.tell()
 			}

@@ -222,6 +222,12 @@ func (n *node) AlterISR(ctx context.Context, ch replication.ISRChange) (replicat
 		n.c.mu.Unlock()
 		return a, fmt.Errorf("partition epoch is %d: %w", a.PartitionEpoch, replication.ErrStale)
 	}
+	for _, m := range ch.ISR {
+		if self := n.c.nodes[m.ID].self; self.Epoch != m.Epoch {
+			n.c.mu.Unlock()
+			return a, fmt.Errorf("node %d lives its life %d, not %d: %w", m.ID, self.Epoch, m.Epoch, replication.ErrStale)
+		}
+	}
 	a.ISR = ch.ISR
 	a.PartitionEpoch++
 	n.c.a[ch.Partition] = a
