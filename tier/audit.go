@@ -143,7 +143,9 @@ func (r *AuditReport) Clean() bool { return len(r.Findings) == 0 }
 // It returns a report, or an error if it could not be made: [ErrForeignStore] if
 // the prefix is another cluster's, an event that can't be read ([ErrInvalidEvent],
 // [*VersionError]), and errors of the store other than a missing object. An upload
-// that goes on meanwhile is no finding.
+// that goes on meanwhile is no finding. A manifest that is replaced between the look at
+// the tier log and that at the store is one ([FindingManifest]): while the cluster is at
+// work, what another audit does not find again is none.
 //
 // Source: the scrubber of Redpanda; its use as an oracle is our own.
 func Audit(ctx context.Context, o AuditOptions) (*AuditReport, error) {
