@@ -156,7 +156,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 				if f, ok := fault(c.p, c.kind, c.f); ok {
 					if f.Late {
 						// A request may linger, but not for ever: see lateGrace.
-						wait := time.Duration(w.dice(100)) * time.Millisecond
+						wait := time.Duration(1+w.dice(100)) * time.Millisecond // it is on its way by then
 						if w.dice(2) == 0 {
 							wait *= 500
 						}
