@@ -38,7 +38,9 @@ type AuditOptions struct {
 	// Events are the committed events of the tier log, from its start to its end; the
 	// iterator must end there, as that of [ReadToEnd] does. They are read after the store
 	// has been listed: an object is in the store only after the event that announces it
-	// is committed, so what the events then do not know is nobody's.
+	// is committed, so what the events then do not know is nobody's. If an object that
+	// they name is not there they are read again, should they be a cluster's that is at
+	// work: it may have been deleted by right since.
 	Events iter.Seq2[Committed, error]
 
 	// Deleted, if set, says of a topic whether this cluster has deleted it. An object of
@@ -142,10 +144,8 @@ func (r *AuditReport) Clean() bool { return len(r.Findings) == 0 }
 //
 // It returns a report, or an error if it could not be made: [ErrForeignStore] if
 // the prefix is another cluster's, an event that can't be read ([ErrInvalidEvent],
-// [*VersionError]), and errors of the store other than a missing object. An upload
-// that goes on meanwhile is no finding. A manifest that is replaced between the look at
-// the tier log and that at the store is one ([FindingManifest]): while the cluster is at
-// work, what another audit does not find again is none.
+// [*VersionError]), and errors of the store other than a missing object. What a cluster
+// at work does meanwhile is no finding: an upload, a deletion, a checkpoint.
 //
 // Source: the scrubber of Redpanda; its use as an oracle is our own.
 func Audit(ctx context.Context, o AuditOptions) (*AuditReport, error) {
@@ -170,7 +170,9 @@ type audit struct {
 	states   map[log.PartitionID]*State
 	lost     map[log.PartitionID]*lostState
 	notes    map[log.PartitionID]*pinNote
-	end      log.Offset // of the events
+	end      log.Offset       // of the events
+	looked   map[string]error // objects that were looked into, and what is wrong with them
+	gone     map[string]bool  // objects that the events name and that are not there
 }
 
 // A lostState is what is known of a state whose manifest can't be read.
@@ -195,11 +197,41 @@ func (a *audit) run(ctx context.Context) error {
 	if err := a.list(ctx); err != nil {
 		return err
 	}
+	listed := *a.report
 	if err := a.replay(ctx); err != nil {
 		return err
 	}
-	return a.compare(ctx)
+	if err := a.compare(ctx); err != nil {
+		return err
+	}
+	for range auditPasses {
+		if len(a.gone) == 0 {
+			break
+		}
+		again, report := *a, listed
+		again.report, again.end = &report, 0
+		if err := again.replay(ctx); err != nil {
+			return err
+		}
+		if again.end <= a.end {
+			break // nothing has happened, or the events can be read once only
+		}
+		if err := again.compare(ctx); err != nil {
+			return err
+		}
+		// What was missing before, and what is named after that, is missing.
+		known := a.gone
+		*a = again
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(a.gone)), func(key string) bool { return !known[key] }) {
+			break
+		}
+	}
+	return nil
 }
+
+// auditPasses is how often the events are read again for objects that are not there. One
+// does for each object; more are for those that others delete during that one.
+const auditPasses = 8
 
 // readOwner returns whose prefix it is.
 func readOwner(ctx context.Context, s ObjectStore, prefix string, want ID) (ID, error) {
@@ -359,10 +391,12 @@ func (a *audit) find(f Finding) { a.report.Findings = append(a.report.Findings, 
 func (a *audit) compare(ctx context.Context) error {
 	known := map[string]bool{}
 	var look []lookAt
+	a.gone = map[string]bool{}
 	ids := slices.SortedFunc(maps.Keys(a.states), comparePartitions)
 	for _, id := range ids {
 		s := a.states[id]
 		if l := a.lost[id]; l != nil {
+			a.gone[l.key] = true
 			a.find(Finding{Kind: FindingManifest, Partition: id, Key: l.key, Err: fmt.Errorf("what must be in the store is not known without it: %w", l.err)})
 			continue
 		}
@@ -381,6 +415,7 @@ func (a *audit) compare(ctx context.Context) error {
 			if _, ok, err := a.object(ctx, key); err != nil {
 				return err
 			} else if !ok {
+				a.gone[key] = true
 				a.find(Finding{Kind: FindingManifest, Partition: id, Key: key})
 			}
 		}
@@ -399,6 +434,7 @@ func (a *audit) compare(ctx context.Context) error {
 			case err != nil:
 				return err
 			case !ok:
+				a.gone[key] = true
 				f.Kind = FindingMissing
 				a.find(f)
 			case info.Size != r.ObjectBytes:
@@ -493,9 +529,40 @@ type lookAt struct {
 	finding Finding
 }
 
-// look reads objects, several at once.
+// look reads objects that were not read yet, several at once, and finds what is wrong
+// with those of the list.
 func (a *audit) look(ctx context.Context, objects []lookAt) error {
-	a.progress.Total = len(objects)
+	if a.looked == nil {
+		a.looked = map[string]error{}
+	}
+	var todo []lookAt
+	for _, l := range objects {
+		if _, ok := a.looked[l.key]; !ok {
+			todo = append(todo, l)
+		}
+	}
+	if err := a.lookAll(ctx, todo); err != nil {
+		return err
+	}
+	for _, l := range objects {
+		f := l.finding
+		f.Err = a.looked[l.key]
+		switch {
+		case f.Err == nil:
+			continue
+		case errors.Is(f.Err, ErrNotFound): // it was listed
+			a.gone[l.key] = true
+			f.Kind = FindingMissing
+		default:
+			f.Kind = FindingCorrupt
+		}
+		a.find(f)
+	}
+	return nil
+}
+
+func (a *audit) lookAll(ctx context.Context, objects []lookAt) error {
+	a.progress.Total += len(objects)
 	a.tell()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -529,21 +596,16 @@ func (a *audit) look(ctx context.Context, objects []lookAt) error {
 	for r := range results {
 		a.progress.Checked++
 		a.progress.Bytes += r.bytes
-		f := objects[r.at].finding
+		key := objects[r.at].key
 		switch {
-		case r.err == nil:
-		case errors.Is(r.err, ErrNotFound):
-			// Listed, and gone since: retention may have come by, or somebody deleted it.
-			f.Kind, f.Err = FindingMissing, r.err
-			a.find(f)
-		case errors.Is(r.err, ErrCorrupt), errors.Is(r.err, ErrInvalidObject), errors.Is(r.err, ErrRange), isVersion(r.err):
-			f.Kind, f.Err = FindingCorrupt, r.err
-			a.find(f)
+		case r.err == nil, errors.Is(r.err, ErrNotFound), errors.Is(r.err, ErrCorrupt), errors.Is(r.err, ErrInvalidObject),
+			errors.Is(r.err, ErrRange), isVersion(r.err):
+			a.looked[key] = r.err
 		case first == nil:
-			first = fmt.Errorf("look at %s: %w", f.Key, r.err)
+			first = fmt.Errorf("look at %s: %w", key, r.err)
 			cancel()
 		}
-		if a.progress.Checked%16 == 0 || a.progress.Checked == len(objects) {
+		if a.progress.Checked%16 == 0 || a.progress.Checked == a.progress.Total {
 			a.tell()
 		}
 	}

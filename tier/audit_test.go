@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -528,6 +529,117 @@ func TestAuditLateCheckpoint(t *testing.T) {
 			t.Errorf("findings %v", a.Findings)
 		}
 	})
+}
+
+// TestAuditBesideACluster: what a cluster at work takes away by right during an audit is
+// no finding, and what is missing is one all the same.
+func TestAuditBesideACluster(t *testing.T) {
+	tests := []struct {
+		name     string
+		manifest bool // the state is in a manifest, else in the events
+		goes     bool // an event says that the object goes
+		once     bool // the events can be read once only
+		findings int
+	}{
+		{"manifest replaced", true, true, false, 0},
+		{"manifest missing", true, false, false, 1},
+		{"manifest replaced, events once", true, true, true, 1},
+		{"range deleted", false, true, false, 0},
+		{"range missing", false, false, false, 1},
+	}
+	for _, tt := range tests {
+		for _, depth := range []tier.AuditDepth{tier.AuditNames, tier.AuditBytes} {
+			t.Run(tt.name+"/"+strconv.Itoa(int(depth)), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { auditBeside(t, tt.manifest, tt.goes, tt.once, tt.findings, depth) })
+			})
+		}
+	}
+}
+
+func auditBeside(t *testing.T, manifest, goes, once bool, findings int, depth tier.AuditDepth) {
+	r := newRig(t, tier.Options{})
+	defer r.close()
+	r.fill(300)
+	settle()
+	key := r.keys()[0]
+	first, _ := tier.ParseKey("", key)
+	ctx, part := t.Context(), r.tier.Partition()
+	state, _ := part.State()
+	event := func(body tier.Body) {
+		t.Helper()
+		b, err := tier.EncodeEvent(tier.Event{Partition: testPartition, Epoch: state.Epoch(), Seq: state.Seq() + 1, Body: body})
+		if err == nil {
+			err = r.events.Append(ctx, testPartition, b)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		state, _ = part.State()
+	}
+	start := log.Offset(0)
+	if manifest {
+		// The tier log begins with a checkpoint that names it.
+		c := tier.CheckpointOf(state)
+		key = tier.ManifestKey("", testPartition, tier.ID{8})
+		r.put(key, c.State)
+		var err error
+		if start, err = r.events.End(ctx); err != nil {
+			t.Fatal(err)
+		}
+		c.State, c.Manifest = nil, tier.ID{8}
+		event(c)
+	}
+	change := func() {
+		switch {
+		case goes && manifest:
+			event(tier.CheckpointOf(state))
+		case goes:
+			if err := part.TrimTo(ctx, first.End, "test"); err != nil {
+				t.Fatal(err)
+			}
+			settle()
+			return // it deletes the object itself
+		default:
+			event(tier.LogStart{Start: 1, Cause: tier.Cause{Kind: tier.CauseRequest}}) // something else
+		}
+		r.remove(key)
+	}
+	if !goes {
+		r.remove(key)
+	}
+	reads := 0
+	events := func(yield func(tier.Committed, error) bool) {
+		if reads++; once && reads > 1 {
+			return
+		}
+		var all []tier.Committed
+		for c, err := range tier.ReadToEnd(ctx, r.events) {
+			if err != nil {
+				t.Error(err)
+			}
+			all = append(all, c)
+		}
+		if reads == 1 {
+			change()
+		}
+		for _, c := range all {
+			if c.Offset >= start && !yield(c, nil) {
+				return
+			}
+		}
+	}
+	a, err := tier.Audit(ctx, tier.AuditOptions{Store: r.mem, Events: events, Depth: depth})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 2
+	if goes && !manifest && depth == tier.AuditNames {
+		want = 1 // it was there when the store was listed, and that is enough
+	}
+	if len(a.Findings) != findings || a.Partitions != 1 || reads != want {
+		t.Errorf("%d readings of the events, %+v", reads, a)
+	}
 }
 
 // listThen is a store in which much happens right after a listing.

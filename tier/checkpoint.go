@@ -214,6 +214,9 @@ func (m *Manager) load(l *ledger) {
 				}
 				return
 			}
+			if errors.Is(err, ErrNotFound) && m.forgottenOf(ctx, l, want) {
+				return
+			}
 			l.mu.Lock()
 			want.err = err
 			l.mu.Unlock()
@@ -225,6 +228,31 @@ func (m *Manager) load(l *ledger) {
 			}
 		}
 	})
+}
+
+// forgottenOf gives up a state whose manifest is not there if its topic is deleted, and
+// reports whether it did. A manifest goes only when a later checkpoint stands in the tier
+// log, and after this one comes none: so it is a late checkpoint of a partition that was
+// cleared away, whose Forgotten has been trimmed. Should somebody have taken the manifest
+// away instead, what is left in the store is orphans, for [Manager.SweepDeleted].
+func (m *Manager) forgottenOf(ctx context.Context, l *ledger, want *missingState) bool {
+	if _, ok := m.deleted(want.event.Partition.Topic); !ok {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.o.EventTimeout)
+	defer cancel()
+	if m.catchUp(ctx) != nil {
+		return false // a later checkpoint may be on its way here
+	}
+	l.mu.Lock()
+	if l.missing == want {
+		l.state = State{opened: true, deleted: true, epoch: want.newest.epoch, seq: want.newest.seq}
+		l.forget()
+	}
+	l.mu.Unlock()
+	m.dropLedger(want.event.Partition)
+	m.TopicsDeleted() // its replica here is closed, should there be one
+	return true
 }
 
 func readManifest(ctx context.Context, s ObjectStore, prefix string, timeout time.Duration, p log.PartitionID, c Checkpoint) ([]byte, error) {

@@ -95,7 +95,8 @@ func (m *Manager) openRemains(id log.PartitionID, epoch log.Epoch) {
 	p.ctx, p.cancel = context.WithCancelCause(m.ctx)
 	m.mu.Lock()
 	l := m.ledgers[id]
-	if m.closed || m.err != nil || m.parts[id] != nil || l == nil {
+	// While the manifest is being looked for, nothing is begun that might prove needless.
+	if m.closed || m.err != nil || m.parts[id] != nil || l == nil || l.unclear.Load() {
 		m.mu.Unlock()
 		p.cancel(ErrClosed)
 		return

@@ -591,6 +591,52 @@ func TestTopicForgottenKnownAgain(t *testing.T) {
 	})
 }
 
+// The late checkpoint of a partition that was cleared away can name a manifest that is
+// gone: it is not waited for.
+func TestTopicForgottenManifestGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t, func(o *tier.Options) { o.CheckpointInterval = time.Second })
+		defer y.close()
+		y.fill(60)
+		var s tier.State
+		for _, b := range y.events.All() {
+			if e, err := tier.DecodeEvent(b); err == nil {
+				s.Apply(e)
+			}
+		}
+		c := tier.CheckpointOf(&s)
+		c.Bytes, c.Manifest, c.State = int64(len(c.State)), tier.ID{5}, nil
+		late, err := tier.EncodeEvent(tier.Event{Partition: testPartition, Epoch: s.Epoch(), Seq: s.Seq() + 1, Body: c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		y.delete()
+		y.rest(2 * time.Hour)
+		y.gone("after the deletion")
+		if err := y.events.Trim(t.Context(), log.Offset(y.events.Len())); err != nil {
+			t.Fatal(err)
+		}
+		if err := y.events.Append(t.Context(), testPartition, late); err != nil {
+			t.Fatal(err)
+		}
+		n := y.nodes[1]
+		if err := n.manager.Close(); err != nil {
+			t.Error(err)
+		}
+		n.fs = logtest.NewFS(9)
+		y.start(n)
+		y.rest(time.Second)
+		y.speaker.Store(n.n)
+		y.rest(2 * time.Hour)
+		for _, n := range y.nodes {
+			if err := n.manager.Err(); err != nil {
+				t.Errorf("node %d has stopped: %v", n.n, err)
+			}
+		}
+		y.gone("in the end")
+	})
+}
+
 // Two nodes that both clear a deleted topic away can both write that an object is gone.
 // That is no finding.
 func TestAuditTwoSpeakers(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +21,9 @@ import (
 // It is called from the managers' goroutines, so it notes what is wrong and the test
 // asks for it after each step.
 type oracle struct {
-	mem *memstore.Store
+	mem    *memstore.Store
+	window time.Duration // how long what is deleted is kept
+	say    func(format string, a ...any)
 
 	mu     sync.Mutex
 	parts  map[log.PartitionID]*judged
@@ -34,16 +37,37 @@ type judged struct {
 	state     tier.State
 	announced map[tier.ID]log.Epoch // by an applied CopyStarted
 	gone      map[tier.ID]bool      // by an applied DeleteFinished
+	promised  map[tier.ID]promise   // what is kept though it is deleted
+	strays    []string              // keys
+
+	deletedAt time.Time // when the metadata said so
+	epoch     log.Epoch // of the deletion
+	forgotten bool
+	again     bool // the tier log spoke of it once more: a late barrier
 }
 
-func newOracle(mem *memstore.Store) *oracle {
-	return &oracle{mem: mem, parts: map[log.PartitionID]*judged{}, counts: map[string]int{}}
+// A promise is that an object is there until a time.
+type promise struct {
+	key   string
+	until time.Time
+}
+
+func newOracle(mem *memstore.Store, window time.Duration, say func(string, ...any)) *oracle {
+	return &oracle{mem: mem, window: window, say: say, parts: map[log.PartitionID]*judged{}, counts: map[string]int{}}
 }
 
 func (o *oracle) add(s *shard) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.parts[s.id] = &judged{s: s, announced: map[tier.ID]log.Epoch{}, gone: map[tier.ID]bool{}}
+	o.parts[s.id] = &judged{s: s, announced: map[tier.ID]log.Epoch{}, gone: map[tier.ID]bool{}, promised: map[tier.ID]promise{}}
+}
+
+// deleted notes that the metadata says that a shard's topic is deleted.
+func (o *oracle) deleted(s *shard, epoch log.Epoch) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.parts[s.id]
+	p.deletedAt, p.epoch = time.Now(), epoch
 }
 
 // wrote notes a batch on the leader.
@@ -94,8 +118,18 @@ func (o *oracle) committed(c tier.Committed) {
 	v := p.state.Apply(e)
 	o.counts[fmt.Sprintf("%T", e.Body)[len("tier."):]]++
 	o.counts[v.String()]++
+	o.say("  event %d of shard %d: %T epoch %d seq %d: %v", c.Offset, p.s.i, e.Body, e.Epoch, e.Seq, v)
+	if p.forgotten {
+		// What is late of a partition that nobody knows any more can make it known again,
+		// until it is cleared away again. Nothing that it says counts.
+		p.again = p.again || e.Seq == 0
+		return
+	}
 	switch v {
-	case tier.RefusedID, tier.RefusedLineage, tier.RefusedState, tier.RefusedPartition:
+	case tier.RefusedID, tier.RefusedLineage, tier.RefusedLive, tier.RefusedState, tier.RefusedPartition, tier.RefusedKept:
+		if p.state.Deleted() && v == tier.RefusedID {
+			break // two nodes speak for the cluster
+		}
 		o.blame("event %d, %T %+v: %v in epoch %d", c.Offset, e.Body, e.Body, v, e.Epoch)
 	}
 	if v == tier.Applied {
@@ -127,6 +161,12 @@ func (o *oracle) applied(p *judged, before *tier.State, e tier.Event) {
 		if info, err := o.mem.Head(context.Background(), key); err != nil || info.Size != b.ObjectBytes {
 			o.blame("%s is finished with %d bytes, the store has %+v: %v", key, b.ObjectBytes, info, err)
 		}
+	case tier.DeleteStarted:
+		for _, id := range b.IDs {
+			if until := p.promised[id].until; time.Now().Before(until) {
+				o.blame("the deletion of %s begins, which is promised until %v", p.promised[id].key, until)
+			}
+		}
 	case tier.DeleteFinished:
 		for _, c := range before.Pending() {
 			if _, still := find(&p.state, c.ID); still {
@@ -141,6 +181,33 @@ func (o *oracle) applied(p *judged, before *tier.State, e tier.Event) {
 	case tier.LogStart:
 		o.counts["log start: "+b.Cause.Kind.String()]++
 		o.judgeStart(p, b)
+		for _, r := range before.Ranges() {
+			if r.End <= b.Start {
+				o.promise(p, r, b.Until)
+			}
+		}
+	case tier.Deleted:
+		if p.deletedAt.IsZero() || e.Epoch != p.epoch {
+			o.blame("partition %v is deleted in epoch %d; metadata: in %d, at %v", e.Partition, e.Epoch, p.epoch, p.deletedAt)
+		}
+		if o.window > 0 && b.Until.Before(p.deletedAt.Add(o.window-time.Millisecond)) {
+			o.blame("partition %v was deleted at %v and is kept until %v", e.Partition, p.deletedAt, b.Until)
+		}
+		for _, r := range before.Ranges() {
+			o.promise(p, r, b.Until)
+		}
+	case tier.Forgotten:
+		for info, err := range o.mem.List(context.Background(), tier.PartitionPrefix("p", e.Partition), "") {
+			o.blame("partition %v is forgotten, and there is %s: %v", e.Partition, info.Key, err)
+		}
+		p.forgotten, p.state = true, tier.State{}
+	}
+}
+
+// promise notes how long the object of a range is kept that is deleted. Requires: mu.
+func (o *oracle) promise(p *judged, r tier.Range, until time.Time) {
+	if o.window > 0 {
+		p.promised[r.ID] = promise{keyOf(p.s, r), until}
 	}
 }
 
@@ -188,13 +255,19 @@ func find(s *tier.State, id tier.ID) (tier.Pending, bool) {
 
 // put judges an object that is about to be written.
 func (o *oracle) put(key string) {
-	k, ok := tier.ParseKey("p", key)
-	if !ok {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	k, ok := tier.ParseKey("p", key)
+	if !ok {
+		if p := o.ofManifest(key); p != nil && p.forgotten && !p.again {
+			o.blame("%s is written after its partition was forgotten", key)
+		}
+		return
+	}
 	p := o.parts[k.Partition]
+	if !p.deletedAt.IsZero() {
+		o.counts["put of a deleted topic"]++
+	}
 	epoch, ok := p.announced[k.ID]
 	switch {
 	case !ok:
@@ -208,13 +281,24 @@ func (o *oracle) put(key string) {
 
 // delete judges an object that is about to be deleted.
 func (o *oracle) delete(key string) {
-	k, ok := tier.ParseKey("p", key)
-	if !ok {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	k, ok := tier.ParseKey("p", key)
+	if !ok {
+		if p := o.ofManifest(key); p != nil {
+			if id, ok := p.state.Manifest(); ok && key == tier.ManifestKey("p", p.s.id, id) {
+				o.blame("%s is deleted, and the last checkpoint names it", key)
+			}
+		}
+		return
+	}
 	p := o.parts[k.Partition]
+	if promise := p.promised[k.ID]; time.Now().Before(promise.until) {
+		o.blame("%s is deleted, and is promised until %v", key, promise.until)
+	}
+	if !p.deletedAt.IsZero() {
+		o.counts["delete of a deleted topic"]++
+	}
 	if _, ok := p.announced[k.ID]; !ok || p.gone[k.ID] {
 		return // nobody's
 	}
@@ -223,11 +307,104 @@ func (o *oracle) delete(key string) {
 	}
 }
 
+// ofManifest returns whose manifest a key names, or nil. Requires: mu.
+func (o *oracle) ofManifest(key string) *judged {
+	if !strings.Contains(key, "/manifest-") {
+		return nil
+	}
+	for id, p := range o.parts {
+		if strings.HasPrefix(key, tier.PartitionPrefix("p", id)) {
+			return p
+		}
+	}
+	return nil
+}
+
+// kept adds what is there of deleted topics: what is promised must be, and until that
+// ends nobody looks for what the tier log does not know.
+func (o *oracle) kept(must, may map[string]bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.parts {
+		var last time.Time
+		for _, k := range p.promised {
+			switch since := time.Since(k.until); {
+			case since < 0:
+				must[k.key] = true
+			case since < expiry:
+				may[k.key] = true
+			}
+			if k.until.After(last) {
+				last = k.until
+			}
+		}
+		if p.deletedAt.IsZero() {
+			continue
+		}
+		// Who never had an event has no anchor.
+		if !p.forgotten && p.state.Epoch() < 0 || time.Since(last) < expiry {
+			for _, key := range p.strays {
+				may[key] = true
+			}
+			for info := range o.mem.List(context.Background(), tier.PartitionPrefix("p", p.s.id)+"manifest-", "") {
+				may[info.Key] = true
+			}
+		}
+	}
+}
+
+// stray notes an object that nobody announced.
+func (o *oracle) stray(s *shard, key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.parts[s.id]
+	p.strays = append(p.strays, key)
+}
+
+// promises returns what is kept of a shard now.
+func (o *oracle) promises(s *shard) (keys []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, k := range o.parts[s.id].promised {
+		if time.Now().Before(k.until) {
+			keys = append(keys, k.key)
+		}
+	}
+	return keys
+}
+
+// alive says whether the tier log has not declared a shard's topic deleted.
+func (o *oracle) alive(s *shard) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.parts[s.id]
+	return !p.forgotten && !p.state.Deleted()
+}
+
+// remembered says whether the tier log has spoken of a shard, and has not declared that
+// nothing is left of it.
+func (o *oracle) remembered(s *shard) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.parts[s.id]
+	return !p.forgotten && p.state.Epoch() >= 0
+}
+
+// forgot says whether the tier log has declared that nothing is left of a shard.
+func (o *oracle) forgot(s *shard) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.parts[s.id].forgotten
+}
+
 // local judges what a replica has on its disk.
 func (o *oracle) local(s *shard, n int, l *log.Log) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.parts[s.id]
+	if p.forgotten {
+		return
+	}
 	if start := l.Start(); start > p.state.LogStart() {
 		o.blame("node %d, shard %d: local log start %d, state %d", n, s.i, start, p.state.LogStart())
 	}

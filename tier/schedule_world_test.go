@@ -36,8 +36,12 @@ type node struct {
 	n       int
 	fs      *logtest.FS
 	manager *tier.Manager
-	reps    []*replica // of each shard
+	reps    []*replica // of each shard; nil: it has none
 	away    bool       // its tier does not run
+
+	done   int          // facts that it has acted on
+	image  atomic.Int64 // facts that its tier is told of
+	speaks atomic.Bool  // it takes itself for the one that speaks for the cluster
 }
 
 // A replica is what a node has of one partition.
@@ -50,6 +54,7 @@ type replica struct {
 // A shard is one partition, as all nodes together should see it.
 type shard struct {
 	i      int
+	topic  *topic
 	id     log.PartitionID
 	policy tier.PartitionOptions
 	leader int
@@ -75,23 +80,36 @@ type world struct {
 	store  *tiertest.Faulty
 	events *tiertest.Events
 	nodes  [worldNodes]*node
-	shards []*shard
+	shards []*shard // of all topics, also of deleted ones
+	topics []*topic // the last of each name
 	oracle *oracle
 	start  log.Offset // of the tier log, as last seen
 	quiet  atomic.Bool
 	down   bool
 	evDown bool
-	files  bool  // nodes keep their states in files
-	inline int64 // largest state of a checkpoint event
+	files  bool          // nodes keep their states in files
+	inline int64         // largest state of a checkpoint event
+	window time.Duration // how long deleted ranges are kept; negative: not at all
+	calm   int           // steps before the first deletion of a topic
 
 	mu     sync.Mutex // for what the managers' goroutines use
 	faults *rand.Rand
 	counts map[string]int
 	trace  []string
+	facts  []fact // of the cluster's metadata, in order
 }
 
-// shard returns one by chance.
-func (w *world) shard() *shard { return w.shards[w.r.IntN(len(w.shards))] }
+// shard returns one by chance: of a topic that is there, or whose leader has not heard
+// of its deletion.
+func (w *world) shard() *shard {
+	var some []*shard
+	for _, s := range w.shards {
+		if n := w.nodes[s.leader]; n.reps[s.i] != nil && !(s.topic.deleted() && n.away) {
+			some = append(some, s)
+		}
+	}
+	return some[w.r.IntN(len(some))]
+}
 
 // first returns the leader's replica of a shard.
 func (w *world) first(s *shard) *replica { return w.nodes[s.leader].reps[s.i] }
@@ -116,16 +134,18 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t: t, ctx: t.Context(), r: r, seed: seed, mem: mem, events: &tiertest.Events{},
 		counts: map[string]int{}, faults: rand.New(rand.NewPCG(seed, 98)),
 	}
-	w.oracle = newOracle(mem)
+	w.calm = r.IntN(scheduleSteps)
+	w.window = -1
+	if seed%3 == 1 {
+		w.window = backupWindow
+	}
+	w.oracle = newOracle(mem, w.window, w.say)
 	w.store = tiertest.NewFaulty(watchedStore{mem, w.oracle})
 	w.events.SetCommitted(w.oracle.committed)
 	w.files = seed%4 != 0
 	w.inline = tier.MaxInlineState
 	if seed%3 == 0 {
 		w.inline = 200
-	}
-	for i := range 1 + r.IntN(2) + r.IntN(2) {
-		w.shards = append(w.shards, w.newShard(i))
 	}
 	fault := func(p int, kind string, f tiertest.Fault) (tiertest.Fault, bool) {
 		if w.dice(100) >= p {
@@ -135,7 +155,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		return f, true
 	}
 	w.store.SetFault(func(op tiertest.Op) tiertest.Fault {
-		if w.quiet.Load() || strings.HasSuffix(op.Key, "owner") && op.Kind == "put" {
+		if w.quiet.Load() || op.Kind == "put" && (op.Key == tier.OwnerKey("p") || op.Key == tier.WriterKey("p")) {
 			return tiertest.Fault{}
 		}
 		switch op.Kind {
@@ -184,6 +204,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 		return tiertest.Fault{}
 	})
 	w.events.SetFault(func(log.PartitionID) tiertest.EventFault {
+		if w.oracle.err() != nil {
+			return tiertest.EventLost // or what is wrong may go on for ever before anybody looks
+		}
 		if w.quiet.Load() {
 			return tiertest.EventCommitted
 		}
@@ -201,37 +224,44 @@ func newWorld(t *testing.T, seed uint64) *world {
 		return tiertest.EventCommitted
 	})
 	for i := range w.nodes {
-		w.nodes[i] = &node{n: i, fs: logtest.NewFS(seed*10 + uint64(i)), reps: make([]*replica, len(w.shards))}
+		w.nodes[i] = &node{n: i, fs: logtest.NewFS(seed*10 + uint64(i))}
 		w.boot(w.nodes[i])
 	}
 	t.Cleanup(func() {
 		for _, n := range w.nodes {
 			if n != nil && n.manager != nil {
 				_ = n.manager.Close()
-				for _, r := range n.reps {
-					if r != nil {
-						_ = r.log.Close()
-					}
+				for r := range n.replicas() {
+					_ = r.log.Close()
 				}
 			}
 		}
 	})
-	for _, s := range w.shards {
-		w.lead(s, 0)
+	w.speak(0)
+	names, partitions := 1, 1+r.IntN(2)+r.IntN(2)
+	if r.IntN(2) == 0 {
+		names, partitions = partitions, 1
+	}
+	for range names {
+		w.topics = append(w.topics, nil)
+		w.create(len(w.topics)-1, partitions, 0)
+	}
+	for _, n := range w.nodes {
+		w.hearAll(n)
 	}
 	return w
 }
 
-// newShard makes a partition with a policy by chance.
-func (w *world) newShard(i int) *shard {
+// newShard makes a partition of a topic, with a policy by chance.
+func (w *world) newShard(t *topic) *shard {
 	s := &shard{
-		i: i, id: log.PartitionID{Topic: testPartition.Topic, Index: int32(i)},
+		i: len(w.shards), topic: t, id: log.PartitionID{Topic: t.id, Index: int32(len(t.shards))},
 		values: map[log.Offset]string{}, wrote: map[log.Offset]wrote{},
 		policy: tier.PartitionOptions{Tiered: true},
 	}
 	switch w.r.IntN(4) {
 	case 0:
-		s.policy.RetentionBytes = 20 << 10
+		s.policy.RetentionBytes = 8 << 10
 	case 1:
 		s.policy.RetentionAge = 20 * time.Minute
 	}
@@ -242,6 +272,11 @@ func (w *world) newShard(i int) *shard {
 		s.policy.LocalRetentionAge = 3 * time.Minute
 	}
 	w.oracle.add(s)
+	t.shards = append(t.shards, s)
+	w.shards = append(w.shards, s)
+	for _, n := range w.nodes {
+		n.reps = append(n.reps, nil)
+	}
 	return s
 }
 
@@ -269,7 +304,11 @@ func (w *world) fail(format string, a ...any) {
 	w.t.Fatalf("seed %d: %s\n%s", w.seed, fmt.Sprintf(format, a...), strings.Join(trace, "\n"))
 }
 
-const uploadDeadline = 10 * time.Minute
+const (
+	uploadDeadline   = 10 * time.Minute
+	checkpointEvents = 8
+	keptEvents       = 5 * checkpointEvents // that the tier log has at most when all is quiet: twice what the rules add up to
+)
 
 // dir is where a node keeps its states, and its logs below it.
 const dir = "data"
@@ -283,16 +322,12 @@ func (w *world) boot(n *node) {
 		w.fail("node %d: %v", n.n, err)
 	}
 	o := tier.Options{
-		CheckpointEvents: 8, CheckpointInterval: 3 * time.Minute, BackupWindow: -1, ReaderGrace: -1,
+		CheckpointEvents: checkpointEvents, CheckpointInterval: 3 * time.Minute, BackupWindow: w.window, ReaderGrace: -1,
+		Writer: n.speaks.Load, Deleted: func(id log.TopicID) ([]log.Epoch, bool) { return w.deletedTopic(n, id) },
 		Store: w.store, Events: w.events, Cluster: tier.ID{1}, Prefix: "p", ChunkBytes: 4 << 10, CacheBytes: 16 << 10,
 		UploadDeadline: uploadDeadline, Interval: time.Minute,
 		Logger: slog.New(slog.NewTextHandler(traceWriter{w, n.n}, nil)),
 		Hooks: tier.Hooks{
-			Applied: func(a tier.AppliedInfo) {
-				if n.n == 0 {
-					w.say("  event %d of %d %T epoch %d seq %d: %v", a.Offset, a.Partition.Index, a.Event.Body, a.Event.Epoch, a.Event.Seq, a.Verdict)
-				}
-			},
 			Missing: func(m *tier.MissingError) { w.t.Errorf("seed %d: node %d: %v", w.seed, n.n, m) },
 		},
 	}
@@ -308,7 +343,9 @@ func (w *world) boot(n *node) {
 	}
 	n.away = false
 	for _, s := range w.shards {
-		w.open(n, s)
+		if n.reps[s.i] != nil {
+			w.open(n, s)
+		}
 	}
 }
 
@@ -337,7 +374,7 @@ func (w *world) open(n *node, s *shard) {
 // stop ends a node's tier and logs. A crash is the loss of power before it.
 func (w *world) stop(n *node) {
 	w.leave(n)
-	for _, r := range n.reps {
+	for r := range n.replicas() {
 		_ = r.log.Close() // fails after a crash
 	}
 }
@@ -348,7 +385,7 @@ func (w *world) leave(n *node) {
 		return
 	}
 	n.away = true
-	for _, r := range n.reps {
+	for r := range n.replicas() {
 		r.part.Close()
 	}
 	w.collect(n)
@@ -364,7 +401,7 @@ func (w *world) back(n *node) {
 	}
 	w.say("node %d is back", n.n)
 	w.loseStates(n)
-	for _, r := range n.reps {
+	for r := range n.replicas() {
 		_ = r.log.Close()
 	}
 	w.boot(n)
@@ -395,12 +432,18 @@ func (w *world) crash(n *node) {
 	w.stop(n)
 	n.fs = after
 	w.loseStates(n)
+	if n.done > 0 && w.r.IntN(3) == 0 {
+		n.image.Store(int64(n.done) - 1) // it reads the metadata again
+	}
 	w.boot(n)
 	for _, s := range w.shards {
+		if n.reps[s.i] == nil {
+			continue
+		}
 		if end := n.reps[s.i].log.End(); end < s.end {
 			w.fail("node %d came back with end %d of shard %d, committed %d", n.n, end, s.i, s.end)
 		}
-		if n.n == s.leader {
+		if n.n == s.leader && !s.topic.deleted() {
 			w.lead(s, (s.leader+w.r.IntN(worldNodes))%worldNodes)
 		} else {
 			w.align(s, n)
@@ -411,18 +454,29 @@ func (w *world) crash(n *node) {
 // wipe replaces a node's disk by an empty one, and gives it what a leader would: the
 // records from its local start or from the tier end on. What it led, another leads before.
 func (w *world) wipe(n *node) {
+	w.back(n)
+	if !w.hearAll(n) {
+		return
+	}
 	for _, s := range w.shards {
-		if s.leader == n.n {
-			w.lead(s, (n.n+1+w.r.IntN(worldNodes-1))%worldNodes)
+		if s.leader == n.n && n.reps[s.i] != nil {
+			if w.lead(s, (n.n+1+w.r.IntN(worldNodes-1))%worldNodes); s.leader == n.n {
+				return
+			}
 		}
 	}
 	views := make([]tier.View, len(w.shards))
 	for i, r := range n.reps {
-		views[i] = r.part.View()
+		if r != nil {
+			views[i] = r.part.View()
+		}
 	}
 	w.leave(n) // nothing drops records any more
 	from := make([]begin, len(w.shards))
 	for i, s := range w.shards {
+		if n.reps[i] == nil {
+			continue
+		}
 		var ok bool
 		if from[i], ok = w.begin(s, n.reps[i].log, views[i]); !ok {
 			w.back(n)
@@ -435,21 +489,28 @@ func (w *world) wipe(n *node) {
 	n.fs = logtest.NewFS(w.seed*10 + uint64(n.n))
 	w.boot(n)
 	for i, s := range w.shards {
-		r, b := n.reps[i], from[i]
-		r.hw.Store(0)
-		if b.at > 0 {
-			if err := r.log.Reset(w.ctx, b.at, b.chain, b.producers); err != nil {
-				w.fail("start node %d's shard %d at %d: %v", n.n, i, b.at, err)
-			}
+		if n.reps[i] != nil {
+			w.fill(n, s, from[i])
 		}
-		for _, batches := range b.batches {
-			if _, err := r.log.AppendReplicated(batches); err != nil {
-				w.fail("replicate: %v", err)
-			}
+	}
+}
+
+// fill gives a node's new replica what it begins with.
+func (w *world) fill(n *node, s *shard, b begin) {
+	r := n.reps[s.i]
+	r.hw.Store(0)
+	if b.at > 0 {
+		if err := r.log.Reset(w.ctx, b.at, b.chain, b.producers); err != nil {
+			w.fail("start node %d's shard %d at %d: %v", n.n, s.i, b.at, err)
 		}
-		if end, err := r.log.Sync(w.ctx); err != nil || end != s.end {
-			w.fail("node %d's shard %d has [%d, %d) of %d: %v", n.n, i, b.at, end, s.end, err)
+	}
+	for _, batches := range b.batches {
+		if _, err := r.log.AppendReplicated(batches); err != nil {
+			w.fail("replicate: %v", err)
 		}
+	}
+	if end, err := r.log.Sync(w.ctx); err != nil || end != s.end {
+		w.fail("node %d's shard %d has [%d, %d) of %d: %v", n.n, s.i, b.at, end, s.end, err)
 	}
 }
 
@@ -484,6 +545,9 @@ func (w *world) begin(s *shard, l *log.Log, v tier.View) (begin, bool) {
 				slice.Release()
 			}
 		}
+		if errors.Is(err, log.ErrBelowLocalStart) {
+			continue // the leader drops it at this moment
+		}
 		if err != nil {
 			w.fail("read shard %d from %d on: %v", s.i, at, err)
 		}
@@ -506,6 +570,9 @@ func (w *world) endOf(batches []byte) (end log.Offset) {
 
 // align cuts what a node has above the committed end.
 func (w *world) align(s *shard, n *node) {
+	if n.reps[s.i] == nil {
+		return
+	}
 	if l := n.reps[s.i].log; l.End() > s.end {
 		if _, err := l.TruncateTo(w.ctx, s.end); err != nil {
 			w.fail("truncate %d: %v", n.n, err)
@@ -514,8 +581,16 @@ func (w *world) align(s *shard, n *node) {
 }
 
 // lead makes a node the leader of a shard's next epoch. The others stop at once, or the
-// old one goes on for a while in the belief that it leads.
+// old one goes on for a while in the belief that it leads. One that can't have a replica
+// now does not become leader: it remains who it is.
 func (w *world) lead(s *shard, i int) {
+	w.back(w.nodes[i])
+	for w.nodes[i].reps[s.i] == nil {
+		if !w.hear(w.nodes[i]) {
+			i = s.leader
+			w.back(w.nodes[i])
+		}
+	}
 	w.count("lead", 1)
 	s.epoch++
 	zombie := i != s.leader && w.r.IntN(3) == 0
@@ -524,14 +599,12 @@ func (w *world) lead(s *shard, i int) {
 		w.count("zombie", 1)
 	}
 	for _, n := range w.nodes {
-		if n.n != i && !(zombie && n.n == s.leader) {
+		if n.reps[s.i] != nil && n.n != i && !(zombie && n.n == s.leader) {
 			n.reps[s.i].part.Follow()
 		}
 		w.align(s, n)
 	}
 	s.leader = i
-	w.back(w.nodes[i])
-	w.align(s, w.nodes[i])
 	w.first(s).part.Lead(s.epoch)
 }
 
@@ -546,7 +619,7 @@ func (w *world) append(s *shard) {
 		for i := range 1 + w.r.IntN(3) {
 			v := fmt.Sprintf("%d:%d:%d:%s", s.i, base+log.Offset(i), s.epoch, strings.Repeat("x", w.r.IntN(300)))
 			values[base+log.Offset(i)] = v
-			if err := b.Append(log.Record{Value: []byte(v), Timestamp: time.Now()}); err != nil {
+			if err := b.Append(log.Record{Value: []byte(v), Timestamp: time.Now().Add(producerClock(base))}); err != nil {
 				w.fail("build: %v", err)
 			}
 		}
@@ -565,6 +638,9 @@ func (w *world) append(s *shard) {
 	}
 	w.commit(s)
 }
+
+// producerClock is how far the clock of whoever wrote at an offset is from ours.
+func producerClock(at log.Offset) time.Duration { return time.Duration(at/64%3-1) * 24 * time.Hour }
 
 // copy copies a shard up to end to a replica, durably.
 func (w *world) copy(s *shard, r *replica, end log.Offset) {
@@ -588,15 +664,17 @@ func (w *world) commit(s *shard) {
 	lead := w.first(s)
 	end := lead.log.End()
 	for _, n := range w.nodes {
-		w.copy(s, n.reps[s.i], end)
+		if r := n.reps[s.i]; r != nil {
+			w.copy(s, r, end)
+		}
 	}
 	w.oracle.commit(s, end)
 	lead.hw.Store(int64(end))
 	lead.part.Kick()
 	for _, n := range w.nodes {
-		if w.r.IntN(3) > 0 {
-			n.reps[s.i].hw.Store(int64(end)) // the others may hear later
-			n.reps[s.i].part.Kick()
+		if r := n.reps[s.i]; w.r.IntN(3) > 0 && r != nil {
+			r.hw.Store(int64(end)) // the others may hear later
+			r.part.Kick()
 		}
 	}
 }
@@ -636,6 +714,9 @@ func (w *world) step(ctx context.Context, s *shard, n *node, from log.Offset, st
 	w.t.Helper()
 	rep := n.reps[s.i]
 	v := rep.part.View()
+	// What a node reads of a topic that the tier log has forgotten, and that it has not
+	// heard of, is what its local log has.
+	over := s.topic.deleted() && w.oracle.forgot(s)
 	var batches []byte
 	hot, err := rep.log.ReadBelow(ctx, from, s.end, 3<<10)
 	switch {
@@ -647,6 +728,7 @@ func (w *world) step(ctx context.Context, s *shard, n *node, from log.Offset, st
 		cold, err := rep.part.Read(ctx, from, 3<<10)
 		if err != nil {
 			switch {
+			case over && errors.Is(err, tier.ErrNotTiered):
 			case !strict && errors.Is(err, log.ErrOffsetOutOfRange) && rep.part.View().LogStart > from:
 			case !strict && (errors.Is(err, tier.ErrUnavailable) || errors.Is(err, tier.ErrCorrupt) || errors.Is(err, context.DeadlineExceeded)):
 			default:
@@ -657,7 +739,7 @@ func (w *world) step(ctx context.Context, s *shard, n *node, from log.Offset, st
 		w.count("cold read", 1)
 		batches = cold.Bytes()
 	case !strict && errors.Is(err, log.ErrOffsetOutOfRange):
-		if rep.part.View().LogStart <= from {
+		if rep.part.View().LogStart <= from && !over {
 			w.fail("node %d, shard %d: hot read of %d: %v", n.n, s.i, from, err)
 		}
 		return from, false
