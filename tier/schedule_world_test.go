@@ -545,7 +545,7 @@ func (w *world) begin(s *shard, l *log.Log, v tier.View) (begin, bool) {
 				slice.Release()
 			}
 		}
-		if errors.Is(err, log.ErrBelowLocalStart) {
+		if errors.Is(err, log.ErrBelowLocalStart) || errors.Is(err, log.ErrOffsetOutOfRange) && at < l.Start() {
 			continue // the leader drops it at this moment
 		}
 		if err != nil {
