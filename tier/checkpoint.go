@@ -294,7 +294,7 @@ func (m *Manager) loaded(l *ledger, want *missingState, b []byte) error {
 		v := Applied
 		if i > 0 {
 			v = l.state.Apply(h.e)
-			if v == RefusedState {
+			if v == RefusedState && !m.lateOf(l, h.e) {
 				l.mu.Unlock()
 				return fmt.Errorf("%w: the state is not that of the next checkpoint", ErrCorrupt)
 			}

@@ -65,6 +65,7 @@ type appliedWaiter struct {
 func (m *Manager) feed(ctx context.Context) {
 	at := m.loadStates()
 	fresh := true // where to begin is to be found out
+	doubts := 0   // how often the next event was refused
 	for failures := 0; ctx.Err() == nil; failures++ {
 		if fresh {
 			start, err := m.begin(ctx, at, failures >= patience)
@@ -97,11 +98,17 @@ func (m *Manager) feed(ctx context.Context) {
 				if err == nil {
 					err = m.apply(c, e)
 				}
+				if errors.Is(err, errUnheard) && doubts < patience {
+					failures = doubts
+					doubts++
+					break // this node may not have heard yet that the topic is deleted
+				}
 				if err != nil {
 					m.fail(fmt.Errorf("tier log at offset %d: %w", c.Offset, err))
 					return
 				}
 			}
+			doubts = 0
 			at = c.Offset + 1
 			m.reached(at)
 		}
@@ -111,8 +118,9 @@ func (m *Manager) feed(ctx context.Context) {
 	}
 }
 
-// patience is how often a tier log that ends below what was read of it is asked again:
-// a leader that has just begun may not know yet how far it is committed.
+// patience is how often a tier log that ends below what was read of it is asked again: a
+// leader that has just begun may not know yet how far it is committed. And how often a
+// checkpoint of which this node has nothing is looked at again.
 const patience = 12
 
 // begin returns where to read from, given that the states are as of at: there, if the
@@ -169,6 +177,9 @@ func (m *Manager) apply(c Committed, e Event) error {
 	m.mu.Unlock()
 	gap := !m.tentative.Load() && l.missing == nil && l.state.misses(e)
 	v, wait, err := m.take(l, c, e)
+	if errors.Is(err, errOtherState) && m.lateOf(l, e) {
+		err = nil
+	}
 	if err != nil || wait {
 		l.mu.Unlock()
 		return err
@@ -265,12 +276,12 @@ func (m *Manager) take(l *ledger, c Committed, e Event) (v Verdict, wait bool, e
 	}
 	v = l.state.Apply(e)
 	switch {
-	case v == RefusedState && l.state.deleted:
-		// What came late of a deleted topic, after its end, has made a node that began
-		// anew know an older state again, which it clears away now. Nobody reads any of it.
-		l.since++
 	case v == RefusedState:
-		return v, false, fmt.Errorf("%w: the state of partition %v here is not that of its checkpoint", ErrCorrupt, e.Partition)
+		err := errOtherState
+		if l.state.tierEnd == 0 && l.state.logStart == 0 {
+			err = errUnheard
+		}
+		return v, false, fmt.Errorf("%w: %w of partition %v", ErrCorrupt, err, e.Partition)
 	case ok && v == Applied:
 		l.checkpointed(c.Offset)
 	case v == Applied && e.Body.kind() == kindForgotten:
@@ -279,6 +290,25 @@ func (m *Manager) take(l *ledger, c Committed, e Event) (v Verdict, wait bool, e
 		l.since++
 	}
 	return v, false, nil
+}
+
+var (
+	errOtherState = errors.New("the state here is not that of the checkpoint")
+	errUnheard    = fmt.Errorf("%w, but almost none", errOtherState) // as if it began there: of a deleted topic it may
+)
+
+// lateOf says whether a checkpoint of another state than the ledger's is one that came
+// late of a deleted topic, after its end: by events that came late, too, or since it began
+// anew, this node knows an older state again, or none. It is cleared away; nobody reads
+// any of it. Requires: ledger.mu.
+func (m *Manager) lateOf(l *ledger, e Event) bool {
+	if !l.state.deleted {
+		if _, ok := m.deleted(e.Partition.Topic); !ok {
+			return false
+		}
+	}
+	l.since++
+	return true
 }
 
 // gap tells that an event is missing before e. The state stays as it was, which is a

@@ -637,6 +637,60 @@ func TestTopicForgottenManifestGone(t *testing.T) {
 	})
 }
 
+// The last words of a leader, a barrier and a checkpoint, can come after its topic was
+// cleared away: they stop nobody, also not a node that hears last of the deletion.
+func TestTopicForgottenLastWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := 0
+		var told atomic.Bool // the second node is told of the deletion
+		y := newYard(t, func(o *tier.Options) {
+			o.CheckpointInterval = time.Second
+			if nodes++; nodes == 2 {
+				deleted := o.Deleted
+				o.Deleted = func(id log.TopicID) ([]log.Epoch, bool) {
+					epochs, ok := deleted(id)
+					return epochs, ok && told.Load()
+				}
+			}
+		})
+		defer y.close()
+		y.fill(60)
+		var s tier.State
+		for _, b := range y.events.All() {
+			if e, err := tier.DecodeEvent(b); err == nil {
+				s.Apply(e)
+			}
+		}
+		barrier := tier.Event{Partition: testPartition, Epoch: s.Epoch() + 1, Body: tier.Barrier{}}
+		s.Apply(barrier)
+		words := []tier.Event{barrier, {Partition: testPartition, Epoch: s.Epoch(), Seq: 1, Body: tier.CheckpointOf(&s)}}
+		y.delete()
+		y.rest(2 * time.Hour)
+		y.gone("after the deletion")
+		for _, e := range words {
+			b, err := tier.EncodeEvent(e)
+			if err == nil {
+				err = y.events.Append(t.Context(), testPartition, b)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		y.rest(10 * time.Second)
+		if err := y.nodes[1].manager.Err(); err != nil {
+			t.Errorf("the node that has not heard has stopped: %v", err)
+		}
+		told.Store(true)
+		y.rest(2 * time.Hour)
+		for _, n := range y.nodes {
+			if err := n.manager.Err(); err != nil {
+				t.Errorf("node %d has stopped: %v", n.n, err)
+			}
+		}
+		y.gone("in the end")
+	})
+}
+
 // Two nodes that both clear a deleted topic away can both write that an object is gone.
 // That is no finding.
 func TestAuditTwoSpeakers(t *testing.T) {
