@@ -57,7 +57,8 @@
 //     where they are not, and never notices the seam.
 //  7. Retention moves the log start: first as a committed fact, then by deleting
 //     objects, after [Options].BackupWindow. [Tenant.DeleteTopic] does the same to a
-//     whole topic.
+//     whole topic. What a store took too late for that is for [Node.SweepStore], which
+//     the host calls now and then.
 //
 // # Guarantees
 //
