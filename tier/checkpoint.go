@@ -85,13 +85,21 @@ func (p *Partition) checkpoint(lead *leadership, next *wish, atOnce bool) error 
 		next.add(retry)
 		return nil
 	}
-	v, err := p.proposeMade(lead, func() (Body, error) { return m.makeCheckpoint(lead.ctx, p.id, p.ledger, atOnce) })
-	if errors.Is(err, errBusy) {
+	v, err := p.proposeMade(lead, func() (Body, error) {
+		c, err := m.makeCheckpoint(lead.ctx, p.id, p.ledger, atOnce)
+		if errors.Is(err, errNoManifest) {
+			m.mu.Lock() // while no other event can be the last before the last listing
+			lead.quietAt = time.Now().Add(m.o.manifestLands())
+			m.mu.Unlock()
+		}
+		return c, err
+	})
+	if errors.Is(err, errBusy) || errors.Is(err, errBehind) {
 		next.add(now.Add(m.o.MaxBackoff / 4))
 		return nil
 	}
-	if errors.Is(err, errForgotten) {
-		return nil
+	if errors.Is(err, errForgotten) || errors.Is(err, errMoved) {
+		return nil // the event that did it brings us here again
 	}
 	if errors.Is(err, errNoManifest) {
 		// The store does not take it. The events in the tier log say the same.
@@ -120,13 +128,16 @@ func (p *Partition) checkpoint(lead *leadership, next *wish, atOnce bool) error 
 var (
 	errNoManifest = errors.New("tier: manifest not stored")
 	errBusy       = errors.New("tier: manifests of others are being stored")
+	errBehind     = errors.New("tier: the tier log can't be read to its end")
 	errForgotten  = errors.New("tier: the partition is forgotten")
+	errMoved      = errors.New("tier: the state has moved on")
 )
 
 // makeCheckpoint encodes the state, and stores it first if it is too large for an event.
 func (m *Manager) makeCheckpoint(ctx context.Context, id log.PartitionID, l *ledger, inline bool) (Checkpoint, error) {
 	l.mu.RLock()
 	c, gone := l.state.checkpoint(), l.gone
+	epoch, seq := l.state.epoch, l.state.seq
 	l.mu.RUnlock()
 	if gone {
 		return c, errForgotten
@@ -151,11 +162,25 @@ func (m *Manager) makeCheckpoint(ctx context.Context, id log.PartitionID, l *led
 		m.writing--
 		m.mu.Unlock()
 	}()
+	// Who is behind would store a manifest that no event can name any more, and that nobody
+	// looks for once the partition is forgotten.
+	ectx, cancel := context.WithTimeout(ctx, m.o.EventTimeout)
+	err := m.catchUp(ectx)
+	cancel()
+	if err != nil {
+		return c, fmt.Errorf("%w: %w", errBehind, err)
+	}
+	l.mu.RLock()
+	moved := l.gone || l.missing != nil || l.state.epoch != epoch || l.state.seq != seq
+	l.mu.RUnlock()
+	if moved {
+		return c, errMoved
+	}
 	b := c.State
 	c.State, c.Manifest = nil, newID()
-	ctx, cancel := context.WithTimeout(ctx, m.o.StoreTimeout)
+	ctx, cancel = context.WithTimeout(ctx, m.o.StoreTimeout)
 	defer cancel()
-	err := m.o.Store.Put(ctx, ManifestKey(m.o.Prefix, id, c.Manifest), bytes.NewReader(b), int64(len(b)), PutOptions{
+	err = m.o.Store.Put(ctx, ManifestKey(m.o.Prefix, id, c.Manifest), bytes.NewReader(b), int64(len(b)), PutOptions{
 		IfAbsent: m.o.Store.Capabilities().IfAbsent, CRC32C: checksum(b), HasCRC32C: true,
 	})
 	if err != nil {

@@ -318,6 +318,10 @@ func (o *Options) keepUntil(now time.Time) time.Time {
 	return time.UnixMilli(now.Add(keep).UnixMilli())
 }
 
+// manifestLands is how long after it has read the tier log up to its end a node may still
+// have the store take a manifest.
+func (o *Options) manifestLands() time.Duration { return o.EventTimeout + o.StoreTimeout + lateGrace }
+
 // MaxPrefixBytes bounds [Options].Prefix.
 const MaxPrefixBytes = 512
 

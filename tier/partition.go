@@ -66,6 +66,7 @@ type leadership struct {
 	checkpointAt time.Time // not before: the store refused a manifest
 	sweepAt      time.Time // not before: the last sweep of what is left of a deleted topic
 	sweepFailed  int       // failures of such sweeps in a row
+	quietAt      time.Time // not before, either: a manifest that was put may land until then
 	manifests    []ID      // that newer ones have replaced; deleted when there is an occasion
 }
 

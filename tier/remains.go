@@ -22,9 +22,10 @@ import (
 //  3. Unfinished uploads at once, and ranges when their time has come: DeleteStarted,
 //     the objects, DeleteFinished, as for any partition.
 //  4. When no object is known any more, the prefix is listed, not before the last write
-//     that an earlier leader began can have ended. What is found is deleted, and the
-//     prefix listed again later. Until a listing finds nothing, the state is the anchor:
-//     it says that there may be objects, and where.
+//     that an earlier leader began can have ended, or a manifest that was put meanwhile,
+//     here or by who cleared up before. What is found is deleted, and the prefix listed
+//     again later. Until a listing finds nothing, the state is the anchor: it says that
+//     there may be objects, and where.
 //  5. Forgotten is committed. Each node drops the ledger, and the tier log is not held
 //     for it any more. What lands later still is found by Manager.SweepDeleted.
 //
@@ -121,19 +122,24 @@ func (p *Partition) clearStep(lead *leadership, next *wish) error {
 		now := time.Now()
 		_, err := p.propose(lead, Deleted{
 			Until: m.o.keepUntil(now),
-			Quiet: time.UnixMilli(now.Add(m.o.StoreTimeout + lateGrace).UnixMilli()),
+			Quiet: time.UnixMilli(now.Add(m.o.manifestLands()).UnixMilli()),
 		})
 		if err != nil {
 			return fmt.Errorf("deleted: %w", err)
 		}
 	}
+	m.mu.Lock()
+	if lead.quietAt.IsZero() {
+		lead.quietAt = time.Now().Add(m.o.manifestLands())
+	}
+	m.mu.Unlock()
 	if err := p.startDeletes(lead, next); err != nil {
 		return err
 	}
 	p.ledger.mu.RLock()
 	s := &p.ledger.state
 	_, manifest := s.Manifest()
-	empty, quiet := s.empty(), timeFromMs(s.quietMs)
+	empty, at := s.empty(), timeFromMs(s.quietMs)
 	p.ledger.mu.RUnlock()
 	// The last listing takes manifests with it: nobody may need one then.
 	if err := p.checkpoint(lead, next, empty && manifest); err != nil {
@@ -144,9 +150,10 @@ func (p *Partition) clearStep(lead *leadership, next *wish) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	at := quiet
-	if lead.sweepAt.After(at) {
-		at = lead.sweepAt
+	for _, t := range []time.Time{lead.quietAt, lead.sweepAt} {
+		if t.After(at) {
+			at = t
+		}
 	}
 	if at.After(time.Now()) {
 		next.add(at)
@@ -168,7 +175,7 @@ func (p *Partition) lastSweep(lead *leadership) {
 	ready := s.deleted && s.empty() && !manifest && !p.ledger.gone && !timeFromMs(s.quietMs).After(now)
 	p.ledger.mu.RUnlock()
 	m.mu.Lock()
-	ready = ready && lead.err == nil && !lead.sweepAt.After(now)
+	ready = ready && lead.err == nil && !lead.sweepAt.After(now) && !lead.quietAt.After(now)
 	m.mu.Unlock()
 	if !ready || lead.ctx.Err() != nil {
 		return
@@ -215,7 +222,8 @@ func (p *Partition) sweepAll(lead *leadership) (found int, err error) {
 // unpin writes the checkpoint of a partition that holds up the tier log and whose
 // leader does not see to it: it has none, or that one is away. Any node may: a
 // checkpoint changes no state, and an event of a leader that loses its place to it is
-// sent again.
+// sent again. Of a deleted topic that this node has not heard of, it is for the node that
+// clears it away, which waits for its own manifests only.
 func (m *Manager) unpin(ctx context.Context, id log.PartitionID, l *ledger) {
 	m.mu.Lock()
 	end, partitions := m.applied, len(m.ledgers)
@@ -227,7 +235,7 @@ func (m *Manager) unpin(ctx context.Context, id log.PartitionID, l *ledger) {
 	if l.saved.IsZero() {
 		l.saved = now // what other nodes did is not known here
 	}
-	due := l.pinned && l.state.opened && l.missing == nil && !led && !m.tentative.Load() &&
+	due := l.pinned && l.state.opened && !l.state.deleted && l.missing == nil && !led && !m.tentative.Load() &&
 		checkpointDue(&m.o, 0, now.Sub(l.saved)-strayCheckpoints*m.o.CheckpointInterval, int64(end-l.pin), partitions)
 	e := Event{Partition: id, Epoch: l.state.epoch, Seq: l.state.seq + 1}
 	if due {
