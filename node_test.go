@@ -270,7 +270,10 @@ func TestReplicaStartsInsideBatch(t *testing.T) {
 				if err := leader().TrimTier(t.Context(), start); err != nil {
 					t.Fatal(err)
 				}
-				for leader().Log().Start() != start {
+				for i := 0; leader().Log().Start() != start; i++ {
+					if i == 60 {
+						t.Fatalf("the log starts at %d, want %d", leader().Log().Start(), start)
+					}
 					time.Sleep(time.Second)
 				}
 				if x.all {

@@ -235,6 +235,12 @@ func (b *logBench) appends() error {
 			if err := b.one(alike, func() (Row, error) { return b.against(alike, durable, batch, fillAlike, false) }); err != nil {
 				return err
 			}
+			if !durable {
+				ring := name + "/raw=recycled-alike"
+				if err := b.one(ring, func() (Row, error) { return b.ring(ring, batch) }); err != nil {
+					return err
+				}
+			}
 			cold := name + "/file=new"
 			if err := b.one(cold, func() (Row, error) { return b.cold(cold, durable, batch) }); err != nil {
 				return err
@@ -274,6 +280,27 @@ func (b *logBench) against(name string, durable bool, batch, fill int, built boo
 	if built {
 		ours.append = ours.built
 	}
+	return compare(name, 1, batch*recordBytes, sampleTime, ours, raw, nil, nil)
+}
+
+// ring measures ours without syncs beside raw files that are recycled as ours are.
+func (b *logBench) ring(name string, batch int) (row Row, err error) {
+	ours, err := b.ours(false, 1, batch, true)
+	if err != nil {
+		return Row{}, err
+	}
+	defer closeSides(&err, ours)
+	dir, err := b.folder()
+	if err != nil {
+		return Row{}, err
+	}
+	r, err := openRing(dir, fillAlike)
+	if err != nil {
+		return Row{}, err
+	}
+	recs := payloads(batch, 0)
+	raw := &side{append: func(int) error { return r.append(recs) }, close: r.close, dir: dir}
+	defer closeSides(&err, raw)
 	return compare(name, 1, batch*recordBytes, sampleTime, ours, raw, nil, nil)
 }
 

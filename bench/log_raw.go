@@ -3,6 +3,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -82,6 +84,58 @@ func fdatasync(f *os.File) error {
 			return err
 		}
 	}
+}
+
+// rawSegments is how many files rawRing goes round: as many as ours uses in turn between two deletions.
+const rawSegments = 4
+
+// A rawRing writes one file after another over and over, each over blocks that were written before, and makes each that is full durable
+// in the background: the state that ours has its files in, where each page that is written over is on disk.
+type rawRing struct {
+	files [rawSegments]*rawFile
+	done  [rawSegments]chan error // one value when the file is durable
+	cur   int
+}
+
+func openRing(dir string, fill int) (*rawRing, error) {
+	r := new(rawRing)
+	for i := range r.files {
+		sub := filepath.Join(dir, fmt.Sprint(i))
+		if err := os.MkdirAll(sub, 0o755); err != nil {
+			return nil, err
+		}
+		f, err := openRaw(sub, false, fill)
+		if err != nil {
+			return nil, err
+		}
+		r.files[i], r.done[i] = f, make(chan error, 1)
+		r.done[i] <- nil
+	}
+	return r, <-r.done[0]
+}
+
+func (r *rawRing) append(recs [][]byte) error {
+	f := r.files[r.cur]
+	if f.off+int64(len(recs)*recordBytes) > f.size {
+		done := r.done[r.cur]
+		go func() { done <- fdatasync(f.f) }()
+		r.cur = (r.cur + 1) % rawSegments
+		if err := <-r.done[r.cur]; err != nil {
+			return err
+		}
+		f = r.files[r.cur]
+	}
+	return f.append(recs)
+}
+
+func (r *rawRing) close() (err error) {
+	for i, f := range r.files {
+		if i != r.cur {
+			err = errors.Join(err, <-r.done[i])
+		}
+		err = errors.Join(err, f.f.Close())
+	}
+	return err
 }
 
 // A rawLeader is a rawFile behind the smallest group commit there is: whoever finds no leader writes and syncs for everyone that

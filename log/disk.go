@@ -19,7 +19,7 @@ const (
 	DefaultBlockingCalls = 256
 	DefaultSyncers       = 16
 
-	DefaultJournalBytes  int64 = 256 << 20
+	DefaultJournalBytes  int64 = 512 << 20
 	DefaultRecycledBytes int64 = 1 << 30
 )
 
@@ -39,10 +39,9 @@ type DiskOptions struct {
 	//
 	// More are open while more are in use at one moment: up to three by each call under
 	// way, eight by the background, one for each log that has writes which the host has
-	// not synced. The journal keeps no more
-	// than OpenFiles segments open for the sake of its entries. Beside segments there are
-	// at most 64 files of the journal, the lock, and one file for each call under way and
-	// each of up to eight workers in the background.
+	// not synced. The journal keeps no more than OpenFiles segments open for the sake of
+	// its entries. Beside segments there are at most 64 files of the journal, the lock, and
+	// one file for each call under way and each of up to eight workers in the background.
 	OpenFiles int
 
 	// BlockingCalls bounds the file operations that run at once, syncs apart. Range

@@ -198,10 +198,10 @@ func bytesBad(err error) bool {
 }
 
 // resync looks for the first whole batch behind damage at position at: one whose
-// offset is above low and at most high; batches reach up to end. It is where headers lead, or else one from
-// where batches lead to an anchor or at least two more follow. Bytes of a record that
-// look like a batch do not pass: what follows them is no batch, since a record ends
-// behind its value.
+// offset is above low and at most high; batches reach up to end. It is where headers
+// lead, or else one from where batches lead to an anchor or at least two more follow.
+// Bytes of a record that look like a batch do not pass: what follows them is no batch,
+// since a record ends behind its value.
 func (s *scanner) resync(at int64, low, high, end Offset, anchor func(int64) bool) (int64, header, bool, error) {
 	at, h, ok, err := s.byHeaders(at, low, high, end)
 	if err != nil || ok {
