@@ -115,3 +115,44 @@ func TestOverrun(t *testing.T) {
 		})
 	}
 }
+
+// TestOverrunShows: of an event whose place has passed unseen the state can tell that it
+// took effect.
+func TestOverrunShows(t *testing.T) {
+	s := &tier.State{}
+	first, second := tier.ID{1}, tier.ID{2}
+	started := func(id tier.ID, base log.Offset) tier.Body {
+		return tier.CopyStarted{ID: id, Base: base, End: base + 10, Deadline: time.UnixMilli(1000)}
+	}
+	finished := func(id tier.ID, base log.Offset) tier.Body {
+		return tier.CopyFinished{
+			ID: id, BatchBytes: 10, ObjectBytes: 20, TailBytes: 5, MaxTimestamp: time.UnixMilli(5), Sealed: time.UnixMilli(6),
+			Lineage: []log.EpochStart{{Epoch: 3, Start: base}},
+		}
+	}
+	for i, b := range []tier.Body{tier.Barrier{}, started(first, 0), finished(first, 0), started(second, 10)} {
+		if v := s.Apply(tier.Event{Partition: testPartition, Epoch: 3, Seq: uint64(i), Body: b}); v != tier.Applied {
+			t.Fatalf("event %d: %v", i, v)
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		seq   uint64
+		body  tier.Body
+		shows bool
+	}{
+		{"begun and finished", 1, started(first, 0), true},
+		{"finished", 2, finished(first, 0), true},
+		{"begun", 3, started(second, 10), true},
+		{"another has begun", 3, started(tier.ID{3}, 10), false},
+		{"begun but not finished", 3, finished(second, 10), false},
+		{"what leaves no trace", 3, tier.LogStart{Start: 5, Cause: tier.Cause{Kind: tier.CauseRequest}}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			decided, err := tier.Decides(s, tier.Event{Partition: testPartition, Epoch: 3, Seq: c.seq, Body: c.body}, false)
+			if !decided || (err == nil) != c.shows {
+				t.Errorf("decided %v, %v", decided, err)
+			}
+		})
+	}
+}

@@ -118,8 +118,15 @@ func (p *Partition) clearStep(lead *leadership, next *wish) error {
 		m.TopicsDeleted() // closes it
 		return nil
 	}
+	now := time.Now()
+	m.mu.Lock()
+	if lead.quietAt.IsZero() {
+		if lead.quietAt = now; deleted { // by who cleared it away before
+			lead.quietAt = now.Add(m.o.manifestLands())
+		}
+	}
+	m.mu.Unlock()
 	if !deleted {
-		now := time.Now()
 		_, err := p.propose(lead, Deleted{
 			Until: m.o.keepUntil(now),
 			Quiet: time.UnixMilli(now.Add(m.o.manifestLands()).UnixMilli()),
@@ -128,11 +135,6 @@ func (p *Partition) clearStep(lead *leadership, next *wish) error {
 			return fmt.Errorf("deleted: %w", err)
 		}
 	}
-	m.mu.Lock()
-	if lead.quietAt.IsZero() {
-		lead.quietAt = time.Now().Add(m.o.manifestLands())
-	}
-	m.mu.Unlock()
 	if err := p.startDeletes(lead, next); err != nil {
 		return err
 	}
