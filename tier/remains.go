@@ -96,8 +96,14 @@ func (m *Manager) openRemains(id log.PartitionID, epoch log.Epoch) {
 	p.ctx, p.cancel = context.WithCancelCause(m.ctx)
 	m.mu.Lock()
 	l := m.ledgers[id]
+	nothing := l == nil
+	if l != nil {
+		l.mu.RLock()
+		nothing = l.unused() // what is late of a partition that is forgotten has one for a moment
+		l.mu.RUnlock()
+	}
 	// While the manifest is being looked for, nothing is begun that might prove needless.
-	if m.closed || m.err != nil || m.parts[id] != nil || l == nil || l.unclear.Load() {
+	if m.closed || m.err != nil || m.parts[id] != nil || nothing || l.unclear.Load() {
 		m.mu.Unlock()
 		p.cancel(ErrClosed)
 		return

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -686,6 +688,50 @@ func TestTopicForgottenLastWords(t *testing.T) {
 			if err := n.manager.Err(); err != nil {
 				t.Errorf("node %d has stopped: %v", n.n, err)
 			}
+		}
+		y.gone("in the end")
+	})
+}
+
+// A slowLog makes whoever logs wait.
+type slowLog struct {
+	slog.Handler
+	wait func()
+}
+
+func (l slowLog) Handle(context.Context, slog.Record) error { l.wait(); return nil }
+
+// An event that is late of a partition that was forgotten has nobody clear it away once
+// more, also while it is being applied.
+func TestTopicForgottenLateEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var y *yard
+		var over atomic.Bool
+		y = newYard(t, func(o *tier.Options) {
+			o.Logger = slog.New(slowLog{slog.NewTextHandler(io.Discard, nil), func() {
+				if over.Load() {
+					y.nodes[0].manager.TopicsDeleted()
+					time.Sleep(time.Second)
+				}
+			}})
+		})
+		defer y.close()
+		y.fill(60)
+		y.delete()
+		y.rest(time.Hour)
+		y.gone("after the deletion")
+		late, err := tier.EncodeEvent(tier.Event{Partition: testPartition, Epoch: 1, Seq: 100, Body: tier.DeleteFinished{IDs: []tier.ID{{5}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		over.Store(true)
+		if err := y.events.Append(t.Context(), testPartition, late); err != nil {
+			t.Fatal(err)
+		}
+		before := y.events.Len()
+		y.rest(time.Hour)
+		if n := y.events.Len() - before; n > 0 {
+			t.Errorf("%d events follow", n)
 		}
 		y.gone("in the end")
 	})
