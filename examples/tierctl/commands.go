@@ -10,8 +10,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -41,8 +44,11 @@ func (p *place) finding(f tier.Finding) finding {
 }
 
 func verdict(findings int) string {
-	if findings == 0 {
+	switch findings {
+	case 0:
 		return "clean\n"
+	case 1:
+		return "1 finding\n"
 	}
 	return fmt.Sprintf("%d findings\n", findings)
 }
@@ -53,7 +59,8 @@ func printFindings(w io.Writer, findings []finding) error {
 		if f.Lost {
 			lost = " are lost"
 		}
-		if _, err := fmt.Fprintf(w, "%s: partition %s: offsets [%d, %d)%s %s %s\n", f.Kind, f.Partition, f.Base, f.End, lost, f.Key, f.Detail); err != nil {
+		line := fmt.Sprintf("%s: partition %s: offsets [%d, %d)%s %s %s", f.Kind, f.Partition, f.Base, f.End, lost, f.Key, f.Detail)
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " ")); err != nil {
 			return err
 		}
 	}
@@ -61,7 +68,7 @@ func printFindings(w io.Writer, findings []finding) error {
 }
 
 func auditFlags(f *flag.FlagSet, o *options) {
-	f.StringVar(&o.depth, "depth", "bytes", "how `much` to read of each object: names, tails or bytes")
+	f.StringVar(&o.depth, "depth", "bytes", "how much to read of each object: `names`, tails or bytes")
 }
 
 // runAudit compares tier log and store.
@@ -134,11 +141,12 @@ func auditAlone(ctx context.Context, o *options, p *place, depth tier.AuditDepth
 			out.Findings = append(out.Findings, p.finding(f))
 		}
 		if depth == tier.AuditBytes && len(c.Objects) > 0 {
-			err := c.Read(ctx, p.store, c.Start(), func([]byte) error { return nil })
-			if corrupt, ok := errors.AsType[*tier.CorruptionError](err); ok {
-				out.Findings = append(out.Findings, finding{Kind: tier.FindingCorrupt.String(), Partition: p.name(c.Partition), Base: int64(c.Start()), End: int64(c.End()), Key: corrupt.Key, Detail: err.Error(), Lost: true})
-			} else if err != nil {
+			found, err := unreadable(ctx, p, c)
+			if err != nil {
 				return 0, err
+			}
+			for _, f := range found {
+				out.Findings = append(out.Findings, p.finding(f))
 			}
 		}
 	}
@@ -146,7 +154,7 @@ func auditAlone(ctx context.Context, o *options, p *place, depth tier.AuditDepth
 	if o.json {
 		err = o.print(out)
 	} else {
-		_, err = fmt.Fprintf(o.stdout, "%d partitions, %d objects in their chains, %d beside; without -dir what was deleted is not known\n%s",
+		_, err = fmt.Fprintf(o.stdout, "%d partitions, %d objects in their chains, %d beside; without -dir it is not known what was deleted, nor what there was above and below\n%s",
 			out.Partitions, out.Objects, out.Spare, verdict(len(out.Findings)))
 		err = errors.Join(err, printFindings(o.stdout, out.Findings))
 	}
@@ -156,15 +164,51 @@ func auditAlone(ctx context.Context, o *options, p *place, depth tier.AuditDepth
 	return statusFindings, nil
 }
 
+// unreadable reads a chain and returns which of its objects are damaged.
+func unreadable(ctx context.Context, p *place, c *tier.Chain) (found []tier.Finding, err error) {
+	for from := c.Start(); from < c.End(); {
+		err := c.Read(ctx, p.store, from, func([]byte) error { return nil })
+		if err == nil {
+			return found, nil
+		}
+		f, ok := damage(c, err)
+		if !ok {
+			return nil, err
+		}
+		found = append(found, f)
+		from = f.End
+	}
+	return found, nil
+}
+
+// damage returns the finding behind an error of reading a chain, if it is that an object
+// is damaged.
+func damage(c *tier.Chain, err error) (f tier.Finding, ok bool) {
+	corrupt, ok := errors.AsType[*tier.CorruptionError](err)
+	if !ok {
+		return f, false
+	}
+	i := slices.IndexFunc(c.Objects, func(b tier.ChainObject) bool { return b.Key == corrupt.Key })
+	if i < 0 {
+		return f, false
+	}
+	b := c.Objects[i]
+	return tier.Finding{Kind: tier.FindingCorrupt, Partition: c.Partition, Base: b.Base, End: b.End, Key: b.Key, Bytes: b.Bytes, Err: err}, true
+}
+
 func (p *place) catalog(ctx context.Context, o *options) ([]*tier.Chain, error) {
 	show, clear := o.bar("read objects")
 	defer clear()
-	return tier.Catalog(ctx, tier.CatalogOptions{Store: p.store, Prefix: p.prefix, Progress: func(a tier.AuditProgress) { show(int64(a.Checked), int64(a.Total)) }})
+	chains, err := tier.Catalog(ctx, tier.CatalogOptions{Store: p.store, Prefix: p.prefix, Progress: func(a tier.AuditProgress) { show(int64(a.Checked), int64(a.Total)) }})
+	if err == nil && p.stopped != nil && len(chains) > 0 && chains[0].Cluster != tier.ID(p.stopped.Cluster()) {
+		err = fmt.Errorf("the store is of cluster %v, and the nodes in %s are of %v: leave out -dir to read the store alone", chains[0].Cluster, o.dir, p.stopped.Cluster())
+	}
+	return chains, err
 }
 
 func sweepFlags(f *flag.FlagSet, o *options) {
 	f.BoolVar(&o.dryRun, "dry-run", false, "find and delete nothing")
-	f.DurationVar(&o.minAge, "min-age", tier.DefaultSweepAge, "spare objects younger than `this`")
+	f.DurationVar(&o.minAge, "min-age", tier.DefaultSweepAge, "spare objects younger than this `age`")
 	f.BoolVar(&o.force, "force", false, "sweep although a cluster may be at work on the store")
 }
 
@@ -375,7 +419,7 @@ type restored struct {
 	Records   int64  `json:"records"`
 	Bytes     int64  `json:"bytes"`          // of values
 	SHA256    string `json:"content_sha256"` // of the values, each followed by a newline
-	Broken    int    `json:"broken"`         // objects that can't be read
+	Broken    int    `json:"broken"`         // findings of its objects
 	From      string `json:"from"`           // what it was restored from
 }
 
@@ -402,20 +446,20 @@ func runRestore(ctx context.Context, o *options) (_ int, err error) {
 		return 0, err
 	}
 	status := statusClean
+	lost, err := o.lost(ctx, p, chains)
+	if err != nil {
+		return 0, err
+	}
+	if len(lost) > 0 {
+		status = statusFindings
+	}
+	if err := printFindings(o.stderr, lost); err != nil {
+		return 0, err
+	}
 	out := struct {
 		Partitions []restored `json:"partitions"`
 	}{[]restored{}}
 	for _, c := range chains {
-		if len(c.Broken) > 0 {
-			status = statusFindings
-			var list []finding
-			for _, f := range c.Broken {
-				list = append(list, p.finding(f))
-			}
-			if err := printFindings(o.stderr, list); err != nil {
-				return 0, err
-			}
-		}
 		if len(c.Objects) == 0 {
 			continue
 		}
@@ -424,6 +468,9 @@ func runRestore(ctx context.Context, o *options) (_ int, err error) {
 			return 0, fmt.Errorf("partition %s: %w", p.name(c.Partition), err)
 		}
 		out.Partitions = append(out.Partitions, r)
+	}
+	if len(out.Partitions) == 0 {
+		return 0, errors.New("nothing to restore: the store has no object of a partition that can be read")
 	}
 	if o.json {
 		return status, o.print(out)
@@ -436,6 +483,39 @@ func runRestore(ctx context.Context, o *options) (_ int, err error) {
 	return status, t.Flush()
 }
 
+// lost returns what is wrong with the chains, and what the tier log, if it is at hand,
+// says was there beside them: the objects alone don't tell that the first or the last are
+// missing.
+func (o *options) lost(ctx context.Context, p *place, chains []*tier.Chain) (list []finding, err error) {
+	chosen := map[log.PartitionID]*tier.Chain{}
+	for _, c := range chains {
+		chosen[c.Partition] = c
+		for _, f := range c.Broken {
+			list = append(list, p.finding(f))
+		}
+	}
+	if p.stopped == nil {
+		return list, nil
+	}
+	r, err := tier.Audit(ctx, tier.AuditOptions{
+		Store: p.store, Prefix: p.prefix, Cluster: tier.ID(p.stopped.Cluster()), Events: p.stopped.TierEvents(ctx), Deleted: p.stopped.TopicDeleted, Depth: tier.AuditNames,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("compare with the tier log: %w; leave out -dir to restore from the store alone", err)
+	}
+	for _, f := range r.Findings {
+		c := chosen[f.Partition]
+		switch {
+		case !f.Kind.Loss(), c == nil && o.partition != "":
+		case f.End <= log.Offset(o.from), o.to > 0 && f.Base >= log.Offset(o.to): // nobody asked for it
+		case c != nil && slices.ContainsFunc(c.Broken, func(b tier.Finding) bool { return b.Base < f.End && b.End > f.Base }):
+		default:
+			list = append(list, p.finding(f))
+		}
+	}
+	return list, nil
+}
+
 // unfinished ends the name of a directory that is being restored.
 const unfinished = ".unfinished"
 
@@ -445,8 +525,14 @@ func (o *options) restore(ctx context.Context, p *place, c *tier.Chain) (r resto
 		id.Topic = o.as
 	}
 	dir := filepath.Join(o.out, id.String())
-	if _, err := os.Stat(dir); err == nil {
+	switch _, err := os.Stat(dir); {
+	case err == nil:
 		return r, fmt.Errorf("%s is there already: remove it, or name another -out", dir)
+	case !errors.Is(err, fs.ErrNotExist):
+		return r, err
+	}
+	if from, to := max(log.Offset(o.from), c.Start()), log.Offset(o.to); from >= c.End() || to > 0 && from >= to {
+		return r, fmt.Errorf("nothing of what -from and -to ask for is there: the store holds [%d, %d) without a gap; -partition names one of several", c.Start(), c.End())
 	}
 	// It gets its name when it is whole.
 	temp := dir + unfinished
@@ -473,6 +559,9 @@ func (o *options) restore(ctx context.Context, p *place, c *tier.Chain) (r resto
 		Progress: func(a tier.RestoreProgress) { show(int64(a.End-c.Start()), int64(c.End()-c.Start())) },
 	})
 	clear()
+	if f, ok := damage(c, err); ok {
+		return r, fmt.Errorf("%w; -to %d restores what is below the object, -from %d what is above it", err, f.Base, f.End)
+	}
 	if err != nil {
 		return r, err
 	}
@@ -540,7 +629,7 @@ func runList(ctx context.Context, o *options) (_ int, err error) {
 			fmt.Fprintf(t, "%s\t[%d, %d)\t%d\t%d\t%s\t%s\n", c.Partition, b.Base, b.End, b.Epoch, b.Bytes, b.Sealed.Format(time.RFC3339), b.Key)
 		}
 		if len(c.Spare)+c.Broken > 0 {
-			fmt.Fprintf(t, "%s\t%d objects beside the chain, %d that can't be read\n", c.Partition, len(c.Spare), c.Broken)
+			fmt.Fprintf(t, "%s\t%d objects beside these, %d findings: see audit\n", c.Partition, len(c.Spare), c.Broken)
 		}
 	}
 	return statusClean, t.Flush()
@@ -570,8 +659,13 @@ func runCat(ctx context.Context, o *options) (_ int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if len(chains) != 1 || len(chains[0].Objects) == 0 {
-		return 0, fmt.Errorf("the store has %d partitions: name one by -partition", len(chains))
+	chains = slices.DeleteFunc(chains, func(c *tier.Chain) bool { return len(c.Objects) == 0 })
+	switch len(chains) {
+	case 0:
+		return 0, errors.New("the store has no object of the partition that can be read")
+	case 1:
+	default:
+		return 0, fmt.Errorf("the store has %d partitions: name one by -partition, as ls does", len(chains))
 	}
 	c := chains[0]
 	from := log.Offset(o.offset)

@@ -101,7 +101,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.dir, "dir", "", "`directory` with stopped nodes in node1, node2, … and the store in store")
 	flags.StringVar(&o.store, "store", "", "`directory` of the object store")
 	flags.StringVar(&o.s3, "s3", "", "`URL` of the object store: s3://[KEY:SECRET@][HOST[:PORT]/]BUCKET[/PREFIX][?region=R&plaintext=1]")
-	flags.StringVar(&o.prefix, "prefix", "", "what the cluster's keys `begin` with, / for nothing (default: looked for)")
+	flags.StringVar(&o.prefix, "prefix", "", "`prefix` of the cluster's keys, / for none (default: looked for)")
 	if c.json {
 		flags.BoolVar(&o.json, "json", false, "print one JSON object on one line")
 	}
@@ -124,9 +124,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(positional) != c.args {
 		what := "takes no argument"
 		if c.args > 0 {
-			what = "needs an OFFSET"
+			what = "needs one OFFSET"
 		}
-		fmt.Fprintf(stderr, "tierctl: %s %s, not %q\n", c.name, what, strings.Join(positional, " "))
+		if len(positional) > 0 {
+			what += fmt.Sprintf(", not %q", strings.Join(positional, " "))
+		}
+		fmt.Fprintf(stderr, "tierctl: %s %s\n", c.name, what)
 		return statusFailed
 	}
 	if c.args > 0 {

@@ -180,7 +180,13 @@ func TestTierctl(t *testing.T) {
 	if err := os.WriteFile(file, hurt, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	must(t, statusFailed, "restore", "-force", "-store", store, "-out", restored+"4")
+	if out := must(t, statusFindings, "audit", "-store", store); !strings.Contains(out, fmt.Sprintf("offsets [%d, %d) are lost", third.Base, third.End)) {
+		t.Errorf("audit of the store alone with a damaged object: %s", out)
+	}
+	aside := fmt.Sprintf("-to %d restores what is below the object, -from %d", third.Base, third.End)
+	if status, _, stderr := tierctl(t, "restore", "-force", "-store", store, "-out", restored+"4"); status != statusFailed || !strings.Contains(stderr, aside) {
+		t.Errorf("restore with a damaged object: status %d, %s", status, stderr)
+	}
 	if left, err := os.ReadDir(restored + "4"); err != nil && !os.IsNotExist(err) || len(left) > 0 {
 		t.Errorf("a restore that failed leaves %v, %v", left, err)
 	}
@@ -207,7 +213,27 @@ func TestTierctl(t *testing.T) {
 		t.Errorf("audit without an object: %s", out)
 	}
 	must(t, statusFindings, "restore", "-force", "-store", store, "-out", restored+"3")
+	if status, _, stderr := tierctl(t, "restore", "-dir", dir, "-to", "1", "-out", restored+"5"); status != statusFailed || !strings.Contains(stderr, "nothing of what -from and -to ask for") {
+		t.Errorf("restore -to 1 above a gap: status %d, %s", status, stderr)
+	}
 	if err := os.WriteFile(file, saved, 0o644); err != nil {
+		t.Fatal(err)
+	}
+
+	// Of the last object, and of all, only the tier log knows that they are missing.
+	objects := list.Partitions[0].Objects
+	last := objects[len(objects)-1]
+	lost = fmt.Sprintf("offsets [%d, %d) are lost", last.Base, last.End)
+	away := t.TempDir()
+	if err := os.Rename(filepath.Join(store, filepath.FromSlash(last.Key)), filepath.Join(away, "last")); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, stderr := tierctl(t, "restore", "-dir", dir, "-out", restored+"5"); status != statusFindings || !strings.Contains(stderr, lost) {
+		t.Errorf("restore without the last object: status %d, %s", status, stderr)
+	}
+	must(t, 0, "restore", "-dir", dir, "-to", fmt.Sprint(last.Base), "-out", restored+"6")
+	must(t, 0, "restore", "-force", "-store", store, "-out", restored+"7")
+	if err := os.Rename(filepath.Join(away, "last"), filepath.Join(store, filepath.FromSlash(last.Key))); err != nil {
 		t.Fatal(err)
 	}
 	k, _ := tier.ParseKey("cordwood", third.Key)
@@ -240,6 +266,23 @@ func TestTierctl(t *testing.T) {
 		t.Errorf("after the sweep: %v", err)
 	}
 	must(t, 0, "audit", "-dir", dir)
+
+	// A node's directory may have any name, as the quickstart's host.
+	if err := os.Rename(filepath.Join(dir, "node1"), filepath.Join(dir, "host")); err != nil {
+		t.Fatal(err)
+	}
+	must(t, 0, "audit", "-dir", dir)
+
+	for _, o := range objects {
+		if err := os.Remove(filepath.Join(store, filepath.FromSlash(o.Key))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{{"restore", "-dir", dir, "-out", restored + "8"}, {"cat", "0", "-dir", dir}} {
+		if status, _, stderr := tierctl(t, args...); status != statusFailed || !strings.Contains(stderr, "the store has no object") {
+			t.Errorf("tierctl %q of an empty store: status %d, %s", args, status, stderr)
+		}
+	}
 }
 
 // loseCheckpoint leaves of the tier log a checkpoint whose manifest is not there, and
@@ -353,7 +396,12 @@ func TestBadInput(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	dir := cluster(t)
 	store := filepath.Join(dir, "store")
+	foreign := filepath.Join(cluster(t), "store")
 	elsewhere := t.TempDir()
+	file := filepath.Join(elsewhere, "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.CopyFS(filepath.Join(elsewhere, "node1"), os.DirFS(filepath.Join(dir, "node1"))); err != nil {
 		t.Fatal(err)
 	}
@@ -361,6 +409,13 @@ func TestMistakes(t *testing.T) {
 		want string
 		args []string
 	}{
+		{"leave out -dir to read the store alone", []string{"ls", "-dir", dir, "-store", foreign}},
+		{"leave out -dir to read the store alone", []string{"restore", "-dir", dir, "-store", foreign, "-out", filepath.Join(elsewhere, "out")}},
+		{"another cluster", []string{"audit", "-dir", dir, "-store", foreign}},
+		{file, []string{"restore", "-dir", dir, "-out", file}},
+		{"needs one OFFSET\n", []string{"cat", "-dir", dir}},
+		{"is not in the store, which holds [0, ", []string{"cat", "-dir", dir, "100000"}},
+		{"name it by -dir", []string{"audit", "-store", dir}},
 		{"has no directories of nodes", []string{"audit", "-dir", filepath.Join(dir, "node1")}},
 		{"name the store by -store or -s3", []string{"audit", "-dir", elsewhere}},
 		{`with prefix "other"`, []string{"ls", "-prefix", "other", "-store", store}},

@@ -91,7 +91,7 @@ func (o *options) open(ctx context.Context, writes bool) (_ *place, err error) {
 	return p, nil
 }
 
-// nodeDirs returns the directories of nodes below dir.
+// nodeDirs returns the directories of nodes below dir: those that hold a file called node.
 func nodeDirs(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -100,17 +100,19 @@ func nodeDirs(dir string) ([]string, error) {
 	var nodes []string
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
-		if !e.IsDir() || !strings.HasPrefix(e.Name(), "node") {
+		if !e.IsDir() {
 			continue
 		}
-		if _, err := os.Stat(filepath.Join(name, "node")); err == nil {
-			nodes = append(nodes, filepath.ToSlash(name))
-		} else if !errors.Is(err, fs.ErrNotExist) {
+		switch fi, err := os.Stat(filepath.Join(name, "node")); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
 			return nil, err
+		case fi.Mode().IsRegular():
+			nodes = append(nodes, filepath.ToSlash(name))
 		}
 	}
 	if len(nodes) == 0 {
-		return nil, fmt.Errorf("%s has no directories of nodes (node1, node2, …)", dir)
+		return nil, fmt.Errorf("%s has no directories of nodes (node1, node2, …): name the one above them", dir)
 	}
 	return nodes, nil
 }
@@ -139,7 +141,7 @@ func (o *options) findPrefix(ctx context.Context, s tier.ObjectStore) (string, e
 			return "", err
 		}
 	}
-	return "", errors.New("no cluster has written to this store (no owner object); if there is one and its keys have a prefix, name it by -prefix")
+	return "", errors.New("no cluster has written to this store (no owner object); if this is the directory of a quickstart, name it by -dir; if the keys have a prefix, by -prefix")
 }
 
 // name returns how a partition is called: by its topic's name if that is known.
