@@ -3,6 +3,7 @@ package cordwood
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/cordwood-io/cordwood/tier"
 )
@@ -14,11 +15,13 @@ import (
 // them: a host calls it on each node now and then, once a day is plenty. It lists the whole
 // store once or twice over all nodes, and appends one event for each partition.
 //
-// The report is the sum of all. Partitions whose leadership ends meanwhile are left to the
-// next leader; one that can't be swept does not keep the others from it, and is in the
-// error, which may be [tier.ErrUnknown] and those of the store. A node without a store or
-// without replicas does nothing. Other errors: [ErrNotInitialized], [ErrClosed], the
-// context's cause. What was deleted before stays deleted.
+// The report is the sum of all. Partitions that have just begun to be led here, or that
+// another has come to lead meanwhile, are left for the next time; one that can't be swept
+// does not keep the others from it, and is named in the error, which may be
+// [tier.ErrUnknown] and those of the store. What the store refuses to delete is in the
+// report. A node without a store or without replicas does nothing. Other errors:
+// [ErrNotInitialized], [ErrClosed], the context's cause. What was deleted before stays
+// deleted.
 func (n *Node) SweepStore(ctx context.Context, o tier.SweepOptions) (*tier.SweepReport, error) {
 	sum := &tier.SweepReport{}
 	if err := n.closedErr(); err != nil {
@@ -58,6 +61,9 @@ func (n *Node) SweepStore(ctx context.Context, o tier.SweepOptions) (*tier.Sweep
 		}
 		if errors.Is(err, tier.ErrNotLeader) || errors.Is(err, tier.ErrFenced) || errors.Is(err, tier.ErrClosed) {
 			err = nil // another leads it, or it was deleted
+		}
+		if err != nil {
+			err = fmt.Errorf("partition %v: %w", p.tier.ID(), err)
 		}
 		add(r, err)
 	}

@@ -3,6 +3,7 @@ package cordwood_test
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,7 +95,7 @@ func TestSweepStore(t *testing.T) {
 		}
 		n := c.Node(c.Leader("kept", 0))
 		c.Store().SetDown(true)
-		if _, err := n.SweepStore(t.Context(), tier.SweepOptions{}); !errors.Is(err, tier.ErrUnavailable) {
+		if _, err := n.SweepStore(t.Context(), tier.SweepOptions{}); !errors.Is(err, tier.ErrUnavailable) || !strings.Contains(err.Error(), "partition "+topic["kept"].String()+": ") {
 			t.Errorf("while the store is down: %v", err)
 		}
 		c.Store().SetDown(false)

@@ -39,8 +39,8 @@ type AuditOptions struct {
 	// iterator must end there, as that of [ReadToEnd] does. They are read after the store
 	// has been listed: an object is in the store only after the event that announces it
 	// is committed, so what the events then do not know is nobody's. If an object that
-	// they name is not there they are read again, should they be a cluster's that is at
-	// work: it may have been deleted by right since.
+	// they name is not there, they are read again: a cluster that is at work may have
+	// deleted it by right since. An iterator that can be used once only makes it a finding.
 	Events iter.Seq2[Committed, error]
 
 	// Deleted, if set, says of a topic whether this cluster has deleted it. An object of

@@ -9,7 +9,7 @@
 //	store, err := dirstore.Open("data/store", dirstore.Options{})
 //	t, err := tier.Open(ctx, hot, tier.Options{Store: store, Events: events})
 //	t.AppendRecords(ctx, record.Record{Value: []byte("hello")})
-//	for r, err := range t.Records(ctx, 0) { ... }
+//	for r, err := range t.Records(ctx, t.Start()) { ... }
 //
 // In a cluster each node has one [Manager], and a [Partition] for each replica that
 // it holds. Who elects leaders calls [Partition.Lead] and [Partition.Follow].
@@ -98,12 +98,12 @@
 //
 // # Deleted topics
 //
-// [Options].Deleted says which topics were deleted, and in which epoch, that nobody has
-// led in, what is left of their partitions is cleared away. The node that speaks for the
-// cluster does so: it ends the epoch of the last leader by a barrier, commits a
-// [Deleted], deletes the objects when their time has come, and at last lists the
-// partition's prefix. Until that finds nothing the state stays, as the word that there
-// may be objects; then a [Forgotten] ends it. The node also writes the checkpoint of a
+// [Options].Deleted says which topics were deleted, and names an epoch above all that
+// their partitions were led in. In it the node that speaks for the cluster clears away
+// what is left: it ends the epoch of the last leader by a barrier, commits a [Deleted],
+// deletes the objects when their time has come, and at last lists the partition's
+// prefix. Until that finds nothing the state stays, as the word that there may be
+// objects; then a [Forgotten] ends it. The node also writes the checkpoint of a
 // partition that holds up the tier log while nobody leads it.
 //
 // What was deleted can be had back while its objects are kept: [Chain.Restore] writes
@@ -114,13 +114,14 @@
 //
 // # Looking after the store
 //
-// [Audit] compares the tier log, as [ReadToEnd] gives it, with the store and names what is missing, damaged or
-// nobody's; [Partition.Sweep] deletes what is nobody's, behind a fence, and
-// [Manager.SweepDeleted] what came late of a deleted topic. [Catalog] reads
-// a store without a tier log, and [Chain.Restore] builds a log from it, since each
-// object says what it is and what lies below it; where there is a manifest, it tells
-// which objects there must be. While a cluster is at work,
-// [LastWriter] says so. examples/tierctl is a command over these calls.
+// [Audit] compares the tier log, as [ReadToEnd] gives it, with the store and names what is
+// missing, damaged or nobody's; [Partition.Sweep] deletes what is nobody's, behind a
+// fence, and [Manager.SweepDeleted] what came late of a deleted topic. [Catalog] reads a
+// store without a tier log, and [Chain.Restore] builds a log from it, since each object
+// says what it is and what lies below it; where there is a manifest, it tells which
+// objects there must be. While a cluster is at work, [LastWriter] says so, and on one
+// machine if [Options].Writer does. examples/tierctl is a command over these calls, for the
+// directories of a Node's cluster.
 //
 // # Concurrency
 //

@@ -164,7 +164,7 @@ type Options struct {
 	// Writer says whether this node speaks for the cluster: while it does, the object
 	// [WriterKey] is rewritten each [WriterInterval], so that tools leave the prefix
 	// alone. One node at a time should; in a cluster it is the leader of the tier
-	// log. It must not block. Nil means no.
+	// log, and on one machine it may always say yes. It must not block. Nil means no.
 	Writer func() bool
 
 	// Logger hears of what keeps records from the store. Nil discards.
