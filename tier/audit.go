@@ -9,6 +9,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,6 +47,7 @@ type AuditOptions struct {
 	// Deleted, if set, says of a topic whether this cluster has deleted it. An object of
 	// such a topic of which the tier log does not speak any more is an orphan: it was
 	// written so long after its writer had given up that the last listing did not find it.
+	// And objects that are not there of such a topic are no finding: nobody reads them.
 	Deleted func(log.TopicID) bool
 
 	// Depth is how much of each object is read. Default [AuditNames].
@@ -145,7 +147,9 @@ func (r *AuditReport) Clean() bool { return len(r.Findings) == 0 }
 // It returns a report, or an error if it could not be made: [ErrForeignStore] if
 // the prefix is another cluster's, an event that can't be read ([ErrInvalidEvent],
 // [*VersionError]), and errors of the store other than a missing object. What a cluster
-// at work does meanwhile is no finding: an upload, a deletion, a checkpoint.
+// at work does meanwhile is no finding: an upload, a deletion, a checkpoint. Only a
+// manifest that is not named yet, or not deleted yet, can be found as an orphan then: what
+// another audit does not find again is none.
 //
 // Source: the scrubber of Redpanda; its use as an oracle is our own.
 func Audit(ctx context.Context, o AuditOptions) (*AuditReport, error) {
@@ -204,10 +208,7 @@ func (a *audit) run(ctx context.Context) error {
 	if err := a.compare(ctx); err != nil {
 		return err
 	}
-	for range auditPasses {
-		if len(a.gone) == 0 {
-			break
-		}
+	for pass := 1; len(a.gone) > 0; pass++ {
 		again, report := *a, listed
 		again.report, again.end = &report, 0
 		if err := again.replay(ctx); err != nil {
@@ -215,6 +216,10 @@ func (a *audit) run(ctx context.Context) error {
 		}
 		if again.end <= a.end {
 			break // nothing has happened, or the events can be read once only
+		}
+		if pass == auditPasses {
+			a.settle(&again)
+			break
 		}
 		if err := again.compare(ctx); err != nil {
 			return err
@@ -230,8 +235,25 @@ func (a *audit) run(ctx context.Context) error {
 }
 
 // auditPasses is how often the events are read again for objects that are not there. One
-// does for each object; more are for those that others delete during that one.
+// does for each object; more are for those that others delete during that one. The last
+// only says what is still named.
 const auditPasses = 8
+
+// settle takes back what was found missing and is not named by later events.
+func (a *audit) settle(later *audit) {
+	named := map[string]bool{}
+	for id, s := range later.states {
+		if s.manifest != (ID{}) {
+			named[ManifestKey(a.o.Prefix, id, s.manifest)] = true
+		}
+		for _, r := range s.ranges[s.live:] {
+			named[r.key(id, a.o.Prefix)] = true
+		}
+	}
+	a.report.Findings = slices.DeleteFunc(a.report.Findings, func(f Finding) bool {
+		return a.gone[f.Key] && a.lost[f.Partition] == nil && later.lost[f.Partition] == nil && !named[f.Key]
+	})
+}
 
 // readOwner returns whose prefix it is.
 func readOwner(ctx context.Context, s ObjectStore, prefix string, want ID) (ID, error) {
@@ -395,13 +417,21 @@ func (a *audit) compare(ctx context.Context) error {
 	ids := slices.SortedFunc(maps.Keys(a.states), comparePartitions)
 	for _, id := range ids {
 		s := a.states[id]
+		// Of a deleted topic that is not cleared away yet, or of which events came late after
+		// that was done: nobody reads any of it, and its objects may be gone.
+		nobodys := !s.deleted && a.o.Deleted != nil && a.o.Deleted(id.Topic)
 		if l := a.lost[id]; l != nil {
+			if nobodys && !a.stored(id) {
+				continue
+			}
 			a.gone[l.key] = true
 			a.find(Finding{Kind: FindingManifest, Partition: id, Key: l.key, Err: fmt.Errorf("what must be in the store is not known without it: %w", l.err)})
 			continue
 		}
-		for _, f := range s.continuity(id, a.o.Prefix) {
-			a.find(f)
+		if !nobodys {
+			for _, f := range s.continuity(id, a.o.Prefix) {
+				a.find(f)
+			}
 		}
 		a.report.Ranges += s.Len()
 		a.report.Bytes += s.liveBytes
@@ -414,7 +444,7 @@ func (a *audit) compare(ctx context.Context) error {
 			known[key] = true
 			if _, ok, err := a.object(ctx, key); err != nil {
 				return err
-			} else if !ok {
+			} else if !ok && !nobodys {
 				a.gone[key] = true
 				a.find(Finding{Kind: FindingManifest, Partition: id, Key: key})
 			}
@@ -425,7 +455,7 @@ func (a *audit) compare(ctx context.Context) error {
 		for i, r := range s.ranges {
 			key := r.key(id, a.o.Prefix)
 			known[key] = true
-			if i < s.live {
+			if i < s.live || nobodys {
 				continue // its deletion is due: whether it is there does not matter
 			}
 			f := Finding{Partition: id, Base: max(r.Base, s.logStart), End: r.End, Key: key}
@@ -477,6 +507,17 @@ func (a *audit) compare(ctx context.Context) error {
 		return cmp.Or(comparePartitions(x.Partition, y.Partition), cmp.Compare(x.Base, y.Base), cmp.Compare(x.Kind, y.Kind))
 	})
 	return nil
+}
+
+// stored says whether anything of a partition was in the store.
+func (a *audit) stored(id log.PartitionID) bool {
+	under := PartitionPrefix(a.o.Prefix, id)
+	for key := range a.objects {
+		if strings.HasPrefix(key, under) {
+			return true
+		}
+	}
+	return false
 }
 
 // object looks for an object that the events name: it may have been stored since the

@@ -683,6 +683,47 @@ func TestAuditOfABusyStore(t *testing.T) {
 	})
 }
 
+// TestAuditOfABusyCluster: at each reading of the events a manifest is replaced right
+// afterwards, for ever. The audit ends all the same, and calls none of them missing; but
+// it does call an object that is.
+func TestAuditOfABusyCluster(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newDuo(t, 100, false)
+			d.fill(200)
+			ctx := t.Context()
+			readings := 0
+			events := func(yield func(tier.Committed, error) bool) {
+				d.fill(200) // a manifest that was not listed
+				for c, err := range tier.ReadToEnd(ctx, d.events) {
+					if !yield(c, err) {
+						return
+					}
+				}
+				readings++
+				d.fill(200)
+				if s, _ := d.leader.part.State(); lost && readings == 2 {
+					r := s.Ranges()[s.Len()-1]
+					key := tier.Key{Partition: testPartition, Base: r.Base, End: r.End, Epoch: r.Epoch, ID: r.ID}.Path("")
+					if res := d.mem.Delete(ctx, []string{key}); res[0].Err != nil {
+						t.Error(res[0].Err)
+					}
+				}
+			}
+			a, err := tier.Audit(ctx, tier.AuditOptions{Store: d.mem, Events: events})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if lost && (len(a.Findings) != 1 || a.Findings[0].Kind != tier.FindingMissing) || !lost && !a.Clean() {
+				t.Errorf("lost %v: %d readings, %v", lost, readings, a.Findings)
+			}
+			if readings < 5 {
+				t.Errorf("%d readings: the events were not read again and again", readings)
+			}
+		})
+	}
+}
+
 // TestAuditOutrunUpload: an upload that the log start has overtaken is refused by all
 // states, and no finding; one that leaves a gap is.
 func TestAuditOutrunUpload(t *testing.T) {
