@@ -261,6 +261,9 @@ func (m *Manager) load(l *ledger) {
 // cleared away, whose Forgotten has been trimmed. Should somebody have taken the manifest
 // away instead, what is left in the store is orphans, for [Manager.SweepDeleted].
 func (m *Manager) forgottenOf(ctx context.Context, l *ledger, want *missingState) bool {
+	if !m.ours() {
+		return false // what is not in a store that may be another's says nothing
+	}
 	if _, ok := m.deleted(want.event.Partition.Topic); !ok {
 		return false
 	}
@@ -302,6 +305,7 @@ func (m *Manager) loaded(l *ledger, want *missingState, b []byte) error {
 		view View
 	}
 	var all []applied
+	_, deleted := m.deleted(want.event.Partition.Topic)
 	m.mu.Lock()
 	p := m.parts[want.event.Partition]
 	m.mu.Unlock()
@@ -319,7 +323,7 @@ func (m *Manager) loaded(l *ledger, want *missingState, b []byte) error {
 		v := Applied
 		if i > 0 {
 			v = l.state.Apply(h.e)
-			if v == RefusedState && !m.lateOf(l, h.e) {
+			if v == RefusedState && !deleted && !l.state.deleted {
 				l.mu.Unlock()
 				return fmt.Errorf("%w: the state is not that of the next checkpoint", ErrCorrupt)
 			}

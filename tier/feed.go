@@ -83,7 +83,9 @@ func (m *Manager) feed(ctx context.Context) {
 		for c, err := range m.o.Events.Read(ctx, at) {
 			if err != nil {
 				// It was trimmed past this reader.
-				fresh = errors.Is(err, log.ErrOffsetOutOfRange)
+				if fresh = errors.Is(err, log.ErrOffsetOutOfRange); fresh {
+					failures = 0 // those of reading it use up no patience
+				}
 				if ctx.Err() == nil {
 					m.o.Logger.Warn("read the tier log", "offset", int64(at), "error", err)
 				}
@@ -170,6 +172,10 @@ func (m *Manager) begin(ctx context.Context, at log.Offset, force bool) (log.Off
 // apply takes one event into its ledger and tells who is concerned. An error ends the
 // manager.
 func (m *Manager) apply(c Committed, e Event) error {
+	deleted := false
+	if _, ok := e.Body.(Checkpoint); ok {
+		_, deleted = m.deleted(e.Partition.Topic) // without locks held
+	}
 	m.mu.Lock()
 	l := m.ledgerLocked(e.Partition)
 	p := m.parts[e.Partition]
@@ -177,8 +183,13 @@ func (m *Manager) apply(c Committed, e Event) error {
 	m.mu.Unlock()
 	gap := !m.tentative.Load() && l.missing == nil && l.state.misses(e)
 	v, wait, err := m.take(l, c, e)
-	if errors.Is(err, errOtherState) && m.lateOf(l, e) {
-		err = nil
+	if errors.Is(err, errOtherState) {
+		if deleted || l.state.deleted {
+			l.since++ // it comes late, see errOtherState
+			err = nil
+		} else {
+			l.state.seq-- // or it would not be its turn any more when it is looked at again
+		}
 	}
 	if err != nil || wait {
 		l.mu.Unlock()
@@ -292,24 +303,14 @@ func (m *Manager) take(l *ledger, c Committed, e Event) (v Verdict, wait bool, e
 	return v, false, nil
 }
 
+// A checkpoint of another state than the ledger's, which ends the manager. Not if it is
+// one that came late of a deleted topic, after its end: by events that came late, too, or
+// since it began anew, this node knows an older state again, or none. It is cleared away;
+// nobody reads any of it.
 var (
 	errOtherState = errors.New("the state here is not that of the checkpoint")
 	errUnheard    = fmt.Errorf("%w, but almost none", errOtherState) // as if it began there: of a deleted topic it may
 )
-
-// lateOf says whether a checkpoint of another state than the ledger's is one that came
-// late of a deleted topic, after its end: by events that came late, too, or since it began
-// anew, this node knows an older state again, or none. It is cleared away; nobody reads
-// any of it. Requires: ledger.mu.
-func (m *Manager) lateOf(l *ledger, e Event) bool {
-	if !l.state.deleted {
-		if _, ok := m.deleted(e.Partition.Topic); !ok {
-			return false
-		}
-	}
-	l.since++
-	return true
-}
 
 // gap tells that an event is missing before e. The state stays as it was, which is a
 // state that the partition has had; the next checkpoint that it takes will show that it

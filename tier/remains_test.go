@@ -1,6 +1,7 @@
 package tier_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -645,17 +646,22 @@ func TestTopicForgottenLastWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := 0
 		var told atomic.Bool // the second node is told of the deletion
+		var second atomic.Pointer[tier.Manager]
 		y := newYard(t, func(o *tier.Options) {
 			o.CheckpointInterval = time.Second
 			if nodes++; nodes == 2 {
 				deleted := o.Deleted
 				o.Deleted = func(id log.TopicID) ([]log.Epoch, bool) {
+					if m := second.Load(); m != nil {
+						_ = m.Stats() // takes all locks: none is held here
+					}
 					epochs, ok := deleted(id)
 					return epochs, ok && told.Load()
 				}
 			}
 		})
 		defer y.close()
+		second.Store(y.nodes[1].manager)
 		y.fill(60)
 		var s tier.State
 		for _, b := range y.events.All() {
@@ -733,6 +739,152 @@ func TestTopicForgottenLateEvent(t *testing.T) {
 		if n := y.events.Len() - before; n > 0 {
 			t.Errorf("%d events follow", n)
 		}
+	})
+}
+
+// A node that has almost nothing of a partition which is not deleted, and reads a checkpoint
+// of it, looks at that again for a while, and stops then: it does not go on with a state of
+// its own.
+func TestCheckpointUnheard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newYard(t, nil)
+		defer y.close()
+		y.fill(20)
+		var s tier.State
+		other := log.PartitionID{Topic: log.TopicID{77}}
+		add := func(e tier.Event, send bool) {
+			t.Helper()
+			e.Partition = other
+			if v := s.Apply(e); v != tier.Applied {
+				t.Fatal(v)
+			}
+			b, err := tier.EncodeEvent(e)
+			if err == nil && send {
+				err = y.events.Append(t.Context(), other, b)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		add(tier.Event{Epoch: 1, Body: tier.Barrier{}}, false)
+		add(tier.Event{Epoch: 1, Seq: 1, Body: tier.LogStart{Start: 10, Cause: tier.Cause{Kind: tier.CauseRequest}}}, false)
+		add(tier.Event{Epoch: 2, Body: tier.Barrier{}}, true)
+		add(tier.Event{Epoch: 2, Seq: 1, Body: tier.CheckpointOf(&s)}, true)
+		y.rest(time.Second)
+		if err := y.nodes[1].manager.Err(); err != nil {
+			t.Errorf("at once: %v", err)
+		}
+		y.rest(time.Hour)
+		for _, n := range y.nodes {
+			if err := n.manager.Err(); !errors.Is(err, tier.ErrCorrupt) {
+				t.Errorf("node %d goes on: %v", n.n, err)
+			}
+		}
+	})
+}
+
+// The last words of a leader, come after its topic was cleared away, are no finding of an
+// audit that knows what was deleted.
+func TestAuditLastWords(t *testing.T) {
+	for _, manifest := range []bool{false, true} {
+		t.Run(fmt.Sprintf("manifest %v", manifest), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				y := newYard(t, func(o *tier.Options) { o.CheckpointInterval = time.Second })
+				defer y.close()
+				y.fill(60)
+				var s tier.State
+				for _, b := range y.events.All() {
+					if e, err := tier.DecodeEvent(b); err == nil {
+						s.Apply(e)
+					}
+				}
+				c := tier.CheckpointOf(&s)
+				if manifest {
+					c.Bytes, c.Manifest, c.State = int64(len(c.State)), tier.ID{5}, nil
+				}
+				late, err := tier.EncodeEvent(tier.Event{Partition: testPartition, Epoch: s.Epoch(), Seq: s.Seq() + 1, Body: c})
+				if err != nil {
+					t.Fatal(err)
+				}
+				y.delete()
+				y.rest(2 * time.Hour)
+				y.gone("after the deletion")
+				if err := y.events.Trim(t.Context(), log.Offset(y.events.Len())); err != nil {
+					t.Fatal(err)
+				}
+				if err := y.events.Append(t.Context(), testPartition, late); err != nil {
+					t.Fatal(err)
+				}
+				audit := func() *tier.AuditReport {
+					t.Helper()
+					a, err := tier.Audit(t.Context(), tier.AuditOptions{
+						Store: y.mem, Events: tier.ReadToEnd(t.Context(), y.events), Deleted: func(id log.TopicID) bool { return id == testPartition.Topic },
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return a
+				}
+				a := audit()
+				if !a.Clean() {
+					t.Errorf("audit: %+v", a.Findings)
+				}
+				// With an object there, what a manifest said is missed, and the object is
+				// left alone.
+				k := tier.Key{Partition: testPartition, End: 10, Epoch: 1, ID: tier.ID{4}}
+				if err := y.mem.Put(t.Context(), k.Path(""), zeros{}, 10, tier.PutOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				want := tier.FindingOrphan
+				if manifest {
+					want = tier.FindingManifest
+				}
+				if a = audit(); len(a.Findings) != 1 || a.Findings[0].Kind != want {
+					t.Errorf("audit with an object: %+v", a.Findings)
+				}
+			})
+		})
+	}
+}
+
+// A node that was given the store of another cluster does not take what is not in there for
+// a sign that a deleted topic was cleared away: later it does that itself.
+func TestTopicForgottenElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var wrong atomic.Bool
+		foreign := memstore.New()
+		owner := tier.OwnerContent(tier.ID{9})
+		if err := foreign.Put(t.Context(), tier.OwnerKey(""), bytes.NewReader(owner), int64(len(owner)), tier.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		y := newYard(t, func(o *tier.Options) {
+			*o = tier.WithInlineState(*o, 1)
+			o.BackupWindow = 48 * time.Hour
+			if wrong.Load() {
+				o.Store = foreign
+			}
+		})
+		defer y.close()
+		y.fill(200)
+		y.delete()
+		y.rest(time.Hour)
+		if start, err := y.events.Start(t.Context()); err != nil || start == 0 {
+			t.Fatalf("the tier log starts at %d, %v", start, err)
+		}
+		n := y.nodes[1]
+		restart := func(other bool) {
+			wrong.Store(other)
+			if err := n.manager.Close(); err != nil {
+				t.Error(err)
+			}
+			y.start(n)
+		}
+		n.fs = logtest.NewFS(9)
+		restart(true)
+		y.rest(time.Hour)
+		restart(false)
+		y.speaker.Store(1)
+		y.rest(60 * time.Hour)
 		y.gone("in the end")
 	})
 }

@@ -698,3 +698,85 @@ func TestManyManifests(t *testing.T) {
 		}
 	})
 }
+
+// A shortEvents is a tier log that can't be read for a while, or ends below what was read
+// of it, as that of a leader that has just begun.
+type shortEvents struct {
+	*tiertest.Events
+	mode   atomic.Int32
+	cancel atomic.Pointer[context.CancelFunc] // of the last read
+}
+
+const (
+	eventsSound int32 = iota
+	eventsAway
+	eventsShort
+)
+
+func (e *shortEvents) set(mode int32) {
+	e.mode.Store(mode)
+	if cancel := e.cancel.Load(); cancel != nil {
+		(*cancel)()
+	}
+}
+
+func (e *shortEvents) Read(ctx context.Context, from log.Offset) iter.Seq2[tier.Committed, error] {
+	return func(yield func(tier.Committed, error) bool) {
+		switch e.mode.Load() {
+		case eventsAway:
+			yield(tier.Committed{}, errors.New("away"))
+			return
+		case eventsShort:
+			yield(tier.Committed{}, log.ErrOffsetOutOfRange)
+			return
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		e.cancel.Store(&cancel)
+		for c, err := range e.Events.Read(ctx, from) {
+			if !yield(c, err) {
+				return
+			}
+		}
+	}
+}
+
+func (e *shortEvents) End(ctx context.Context) (log.Offset, error) {
+	if e.mode.Load() == eventsShort {
+		return 1, nil
+	}
+	return e.Events.End(ctx)
+}
+
+// How often a tier log that ends below what was read of it is asked again does not depend
+// on how long it could not be read before.
+func TestEventsShortAfterOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var events *shortEvents
+		y := newYard(t, func(o *tier.Options) {
+			if events == nil {
+				events = &shortEvents{Events: o.Events.(*tiertest.Events)}
+				o.Events = events
+			}
+		})
+		defer y.close()
+		y.fill(60)
+		part := y.nodes[0].part
+		before := part.View()
+		check := func(when string) {
+			t.Helper()
+			if v := part.View(); v.TierEnd != before.TierEnd || v.TierEnd == 0 || !v.Known {
+				t.Errorf("%s: %+v, before %+v", when, v, before)
+			}
+		}
+		events.set(eventsAway)
+		y.rest(10 * time.Minute)
+		check("away")
+		events.set(eventsShort)
+		y.rest(20 * time.Second)
+		check("short")
+		events.set(eventsSound)
+		y.rest(time.Minute)
+		check("sound")
+	})
+}
