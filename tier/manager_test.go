@@ -180,6 +180,12 @@ func TestForeignStore(t *testing.T) {
 		if mem.Len() != 1 {
 			t.Errorf("%d objects under another cluster's prefix", mem.Len())
 		}
+		if _, err := r.tier.Partition().Sweep(t.Context(), tier.SweepOptions{}); !errors.Is(err, tier.ErrForeignStore) || !errors.Is(err, tier.ErrUnknown) {
+			t.Errorf("a sweep of another cluster's prefix: %v", err)
+		}
+		if _, err := r.tier.Manager().SweepDeleted(t.Context(), tier.SweepOptions{}); !errors.Is(err, tier.ErrForeignStore) || !errors.Is(err, tier.ErrUnknown) {
+			t.Errorf("a sweep of another cluster's prefix for deleted topics: %v", err)
+		}
 		r.check(0)
 		r.close()
 		r.open(tier.Options{Prefix: "b"})

@@ -132,3 +132,16 @@ func (m *Manager) ours() bool {
 	defer m.mu.Unlock()
 	return m.owner == ownerOurs
 }
+
+// notOurs returns nil if the store is known to be ours, or else ErrUnknown with the cause.
+func (m *Manager) notOurs() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.owner == ownerOurs:
+		return nil
+	case m.ownErr != nil:
+		return fmt.Errorf("%w: owner of the store: %w", ErrUnknown, m.ownErr)
+	}
+	return fmt.Errorf("%w: owner of the store", ErrUnknown)
+}

@@ -53,8 +53,9 @@ type SweepReport struct {
 // committed before the listing, and an upload announces its object before the first
 // byte leaves. It stops when another has become leader.
 //
-// Errors: [ErrNotLeader], [ErrFenced], [ErrUnknown], those of the store's listing
-// and of the tier log, and ctx's; what was deleted before stays deleted, and the
+// Errors: [ErrNotLeader], [ErrFenced]; [ErrUnknown] while the store's owner or the state is
+// not known, with [ErrForeignStore] if it is another cluster's; those of the store's
+// listing and of the tier log, and ctx's. What was deleted before stays deleted, and the
 // report says it. Failures to delete one object are in the report.
 //
 // Source: the order of listing and re-validation is that of RabbitMQ's tiered
@@ -63,10 +64,13 @@ func (p *Partition) Sweep(ctx context.Context, o SweepOptions) (*SweepReport, er
 	m := p.m
 	m.mu.Lock()
 	lead := p.lead
-	ready := lead != nil && lead.barrier && lead.err == nil && m.owner == ownerOurs
+	ready := lead != nil && lead.barrier && lead.err == nil
 	m.mu.Unlock()
 	if !ready {
 		return nil, ErrNotLeader
+	}
+	if err := m.notOurs(); err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -150,8 +154,8 @@ func (m *Manager) SweepDeleted(ctx context.Context, o SweepOptions) (*SweepRepor
 	if err := context.Cause(m.ctx); err != nil {
 		return nil, m.closedErr()
 	}
-	if !m.ours() {
-		return nil, ErrUnknown
+	if err := m.notOurs(); err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
