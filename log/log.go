@@ -367,7 +367,13 @@ func (l *Log) ProducerSnapshot(ctx context.Context, at Offset) ([]byte, error) {
 // later, in the order of offsets; false if there is none. Control batches don't
 // count. Errors: those of Read.
 func (l *Log) OffsetForTime(ctx context.Context, t time.Time) (Offset, bool, error) {
-	return l.offsetForTime(ctx, t)
+	return l.offsetForTime(ctx, 0, t)
+}
+
+// OffsetForTimeFrom is OffsetForTime among the records from an offset on; any offset
+// will do.
+func (l *Log) OffsetForTimeFrom(ctx context.Context, from Offset, t time.Time) (Offset, bool, error) {
+	return l.offsetForTime(ctx, from, t)
 }
 
 // Verify reads all of the log that is on this disk, while appends and reads go on,

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-func (l *Log) offsetForTime(ctx context.Context, t time.Time) (Offset, bool, error) {
+func (l *Log) offsetForTime(ctx context.Context, low Offset, t time.Time) (Offset, bool, error) {
 	ms := t.UnixMilli()
 	if time.UnixMilli(ms).Before(t) {
 		ms++ // records have whole milliseconds
 	}
-	from := Offset(0)
+	from := low
 	for {
 		if ctx.Err() != nil {
 			return 0, false, context.Cause(ctx)
@@ -44,7 +44,7 @@ func (l *Log) offsetForTime(ctx context.Context, t time.Time) (Offset, bool, err
 		l.mu.Unlock()
 		switch {
 		case moved:
-			from = 0 // cut or deleted meanwhile: what is there now is what counts
+			from = low // cut or deleted meanwhile: what is there now is what counts
 		case err != nil || ok:
 			return off, ok, err
 		default:

@@ -103,11 +103,16 @@ func TestTimeModel(t *testing.T) {
 					if rapid.Bool().Draw(t, "between") { // no record has it, the next millisecond counts
 						at, ms = at.Add(300*time.Microsecond), ms+1
 					}
-					want := slices.IndexFunc(stamps[l.LocalStart():], func(s int64) bool { return s >= ms })
-					got, ok, err := l.OffsetForTime(ctx, at)
+					from := log.Offset(rapid.IntRange(-1, len(stamps)+1).Draw(t, "from"))
+					low := min(max(from, l.LocalStart()), l.End())
+					want := slices.IndexFunc(stamps[low:], func(s int64) bool { return s >= ms })
+					got, ok, err := l.OffsetForTimeFrom(ctx, from, at)
+					if from < 0 {
+						got, ok, err = l.OffsetForTime(ctx, at)
+					}
 					must(err)
-					if ok != (want >= 0) || ok && got != l.LocalStart()+log.Offset(want) {
-						t.Fatalf("at %d: got %d, %v, want %d above %d: %v", ms, got, ok, want, l.LocalStart(), stamps)
+					if ok != (want >= 0) || ok && got != low+log.Offset(want) {
+						t.Fatalf("at %d from %d: got %d, %v, want %d above %d: %v", ms, from, got, ok, want, low, stamps)
 					}
 				}
 			},

@@ -228,6 +228,32 @@ func TestSearchWhileRecordsTurnCold(t *testing.T) {
 	})
 }
 
+// A search by time finds nothing below the log start, also while the local log has not
+// followed it yet.
+func TestSearchBelowLogStart(t *testing.T) {
+	r := newRig(t, tier.Options{Partition: tier.PartitionOptions{Paused: true}})
+	began := time.Now()
+	r.fill(300)
+	for start := log.Offset(5); start < 300; start += 5 {
+		done := make(chan error, 1)
+		go func() { done <- r.tier.TrimTo(t.Context(), start) }()
+		for going := true; going; {
+			select {
+			case err := <-done:
+				if going = false; err != nil {
+					t.Fatal(err)
+				}
+			default:
+			}
+			low := r.tier.Start()
+			if off, ok, err := r.tier.OffsetForTime(t.Context(), began.Add(-time.Second)); off < low || !ok || err != nil {
+				t.Fatalf("got offset %d, %v, %v; the log starts at %d", off, ok, err, low)
+			}
+		}
+	}
+	r.close()
+}
+
 // Retention by age goes by when a segment was sealed here, whatever the producers' clocks
 // say: what seems old stays, and what seems to be of tomorrow goes.
 func TestRetentionIgnoresProducersClocks(t *testing.T) {

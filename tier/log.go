@@ -212,14 +212,14 @@ func (l *Log) Wait(ctx context.Context, off log.Offset) error { return l.hot.Wai
 // in the order of offsets, wherever it is; false if there is none.
 func (l *Log) OffsetForTime(ctx context.Context, t time.Time) (log.Offset, bool, error) {
 	for {
-		local := l.hot.LocalStart()
-		if l.part.View().LogStart < local {
+		local, start := l.hot.LocalStart(), l.part.View().LogStart
+		if start < local {
 			off, ok, err := l.part.offsetForTime(ctx, t, local)
 			if ok || err != nil {
 				return off, ok, err
 			}
 		}
-		off, ok, err := l.hot.OffsetForTime(ctx, t)
+		off, ok, err := l.hot.OffsetForTimeFrom(ctx, start, t) // the local log may not have followed yet
 		if err != nil || l.hot.LocalStart() == local {
 			if off >= l.hot.DurableEnd() {
 				ok = false

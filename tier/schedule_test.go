@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"os"
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,19 +30,11 @@ import (
 //
 // CORDWOOD_SEEDS=from-to runs other seeds than the default ones.
 func TestSchedules(t *testing.T) {
-	from, to := uint64(1), uint64(defaultSchedules)
+	last := uint64(defaultSchedules)
 	if testing.Short() {
-		to = 12
+		last = 12
 	}
-	if s := os.Getenv("CORDWOOD_SEEDS"); s != "" {
-		a, b, _ := strings.Cut(s, "-")
-		var err1, err2 error
-		from, err1 = strconv.ParseUint(a, 10, 64)
-		to, err2 = strconv.ParseUint(b, 10, 64)
-		if err1 != nil || err2 != nil {
-			t.Fatalf("CORDWOOD_SEEDS=%s: want from-to", s)
-		}
-	}
+	from, to := seeds(t, 1, last)
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a fifth less time
 	total := map[string]int{}
 	for seed := from; seed <= to; seed++ {

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/cordwood-io/cordwood/log"
@@ -258,104 +259,117 @@ func TestStateLineage(t *testing.T) {
 // state keeps its invariants, and a replica that sees re-sent copies is the same.
 func TestStateRandom(t *testing.T) {
 	for seed := range uint64(200) {
-		r := rand.New(rand.NewPCG(seed, 4))
-		var s, twin State
-		epoch := log.Epoch(0)
-		var last, taken []Event
-		nextID := byte(1)
-		for range 200 {
-			e := Event{Epoch: epoch, Seq: s.Seq() + 1}
-			switch r.IntN(12) {
-			case 0:
-				if r.IntN(3) == 0 {
-					epoch++
-				}
-				e = Event{Epoch: epoch, Body: Barrier{}}
-			case 1, 2, 3:
-				base := s.TierEnd() + log.Offset(r.IntN(3)-1)
-				e.Body = start(nextID, max(0, base), max(0, base)+1+log.Offset(r.IntN(8)))
-				nextID++
-			case 4, 5, 6:
-				if p := s.Pending(); len(p) > 0 {
-					e.Body = finish(p[r.IntN(len(p))].ID[0])
-				} else {
-					e.Body = finish(nextID)
-				}
-			case 7:
-				e.Body = logStart(s.LogStart() + log.Offset(r.IntN(8)))
-			case 8:
-				var del []ID
-				for _, x := range s.Expired(3) {
-					del = append(del, x.ID)
-				}
-				for _, p := range s.Pending() {
-					if r.IntN(4) == 0 {
-						del = append(del, p.ID)
-					}
-				}
-				if del == nil {
-					del = ids(nextID)
-				}
-				e.Body = DeleteStarted{del}
-			case 9:
-				if p := s.Pending(); len(p) > 0 {
-					e.Body = DeleteFinished{[]ID{p[r.IntN(len(p))].ID}}
-				} else {
-					e.Body = DeleteFinished{ids(1)}
-				}
-			case 10:
-				e.Seq += uint64(r.IntN(3))
-				e.Body = logStart(s.LogStart() + 1)
-			case 11:
-				if len(last) == 0 {
-					continue
-				}
-				e = last[r.IntN(len(last))]
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { stateRandom(t, seed) })
+	}
+}
+
+func stateRandom(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 4))
+	var s, twin State
+	epoch := log.Epoch(0)
+	var last, taken []Event
+	nextID := byte(1)
+	newest := log.Epoch(0) // of the records in the tier
+	for range 200 {
+		e := Event{Epoch: epoch, Seq: s.Seq() + 1}
+		switch r.IntN(12) {
+		case 0:
+			if r.IntN(3) == 0 {
+				epoch++
 			}
-			last = append(last, e)
-			if s.Apply(e).Taken() {
-				taken = append(taken, e)
+			e = Event{Epoch: epoch, Body: Barrier{}}
+		case 1, 2, 3:
+			base := s.TierEnd() + log.Offset(r.IntN(3)-1)
+			e.Body = start(nextID, max(0, base), max(0, base)+1+log.Offset(r.IntN(8)))
+			nextID++
+		case 4, 5, 6:
+			if all := s.Pending(); len(all) > 0 {
+				p := all[r.IntN(len(all))]
+				e.Body = finish(p.ID[0], log.EpochStart{Epoch: max(0, newest+log.Epoch(r.IntN(3)-1)), Start: p.Base})
+			} else {
+				e.Body = finish(nextID)
 			}
-			twin.Apply(e)
-			if n := len(taken); n > 2 && r.IntN(2) == 0 {
-				twin.Apply(taken[n-1-r.IntN(3)]) // sent once more
+		case 7:
+			e.Body = logStart(s.LogStart() + log.Offset(r.IntN(8)))
+		case 8:
+			var del []ID
+			for _, x := range s.Expired(3) {
+				del = append(del, x.ID)
 			}
-			if r.IntN(10) == 0 { // the state as bytes is the state
-				b := s.encode(nil)
-				n, err := decodeState(b)
-				if err != nil {
-					t.Fatalf("seed %d: %v\n%s", seed, err, describe(&s))
-				}
-				n.manifest = s.manifest
-				if !n.Equal(&s) || n.live != s.live || n.liveBytes != s.liveBytes || !bytes.Equal(n.encode(nil), b) {
-					t.Fatalf("seed %d: decoded\n%s\nwant\n%s", seed, describe(n), describe(&s))
-				}
-				checkState(t, n)
-				if s.Epoch() >= 0 {
-					// Who knows nothing comes to the same state by a checkpoint, and so does
-					// who knows all.
-					e := Event{Epoch: s.Epoch(), Seq: s.Seq() + 1, Body: s.checkpoint()}
-					var late State
-					if !late.newer(e) {
-						t.Fatal("a checkpoint is not newer than nothing")
-					}
-					if err := late.load(e, e.Body.(Checkpoint).State); err != nil {
-						t.Fatal(err)
-					}
-					if v, w := s.Apply(e), twin.Apply(e); v != Applied || w != Applied || !late.Equal(&s) || late.newer(e) {
-						t.Fatalf("seed %d: checkpoint %v, %v", seed, v, w)
-					}
-					other := e.Body.(Checkpoint)
-					other.Hash[0]++
-					if v := twin.Clone().Apply(Event{Epoch: s.Epoch(), Seq: s.Seq() + 1, Body: other}); v != RefusedState {
-						t.Fatalf("seed %d: checkpoint of another state: %v", seed, v)
-					}
+			for _, p := range s.Pending() {
+				if r.IntN(4) == 0 {
+					del = append(del, p.ID)
 				}
 			}
-			checkState(t, &s)
-			if !s.Equal(&twin) {
-				t.Fatalf("seed %d: replicas differ:\n%s\n%s", seed, describe(&s), describe(&twin))
+			if del == nil {
+				del = ids(nextID)
 			}
+			e.Body = DeleteStarted{del}
+		case 9:
+			if p := s.Pending(); len(p) > 0 {
+				e.Body = DeleteFinished{[]ID{p[r.IntN(len(p))].ID}}
+			} else {
+				e.Body = DeleteFinished{ids(1)}
+			}
+		case 10:
+			e.Seq += uint64(r.IntN(3))
+			e.Body = logStart(s.LogStart() + 1)
+		case 11:
+			if len(last) == 0 {
+				continue
+			}
+			e = last[r.IntN(len(last))]
+		}
+		last = append(last, e)
+		v := s.Apply(e)
+		if v.Taken() {
+			taken = append(taken, e)
+		}
+		if f, ok := e.Body.(CopyFinished); ok && v == Applied {
+			if f.Lineage[0].Epoch < newest {
+				t.Fatalf("records of epoch %d follow those of %d", f.Lineage[0].Epoch, newest)
+			}
+			newest = f.Lineage[0].Epoch
+		}
+		twin.Apply(e)
+		if n := len(taken); n > 2 && r.IntN(2) == 0 {
+			twin.Apply(taken[n-1-r.IntN(3)]) // sent once more
+		}
+		if r.IntN(10) == 0 { // the state as bytes is the state
+			b := s.encode(nil)
+			n, err := decodeState(b)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, describe(&s))
+			}
+			n.manifest = s.manifest
+			if !n.Equal(&s) || n.live != s.live || n.liveBytes != s.liveBytes || !bytes.Equal(n.encode(nil), b) {
+				t.Fatalf("decoded\n%s\nwant\n%s", describe(n), describe(&s))
+			}
+			checkState(t, n)
+			if s.Epoch() >= 0 {
+				// Who knows nothing comes to the same state by a checkpoint, and so does
+				// who knows all.
+				e := Event{Epoch: s.Epoch(), Seq: s.Seq() + 1, Body: s.checkpoint()}
+				var late State
+				if !late.newer(e) {
+					t.Fatal("a checkpoint is not newer than nothing")
+				}
+				if err := late.load(e, e.Body.(Checkpoint).State); err != nil {
+					t.Fatal(err)
+				}
+				if v, w := s.Apply(e), twin.Apply(e); v != Applied || w != Applied || !late.Equal(&s) || late.newer(e) {
+					t.Fatalf("checkpoint %v, %v", v, w)
+				}
+				other := e.Body.(Checkpoint)
+				other.Hash[0]++
+				if v := twin.Clone().Apply(Event{Epoch: s.Epoch(), Seq: s.Seq() + 1, Body: other}); v != RefusedState {
+					t.Fatalf("checkpoint of another state: %v", v)
+				}
+			}
+		}
+		checkState(t, &s)
+		if !s.Equal(&twin) {
+			t.Fatalf("replicas differ:\n%s\n%s", describe(&s), describe(&twin))
 		}
 	}
 }
