@@ -377,6 +377,30 @@ func TestRestoreAround(t *testing.T) {
 		if c.Start() != second.Base || len(c.Broken) != 3 || len(c.Spare) != 1 || c.Spare[0] != keys[0] {
 			t.Errorf("chain from %d, broken %v, spare %v", c.Start(), c.Broken, c.Spare)
 		}
+		// Without a manifest too, what is below the damaged object is to be had.
+		first, _ := tier.ParseKey("", keys[0])
+		for _, at := range []log.Offset{first.End, c.Start()} {
+			chains, err = tier.Catalog(t.Context(), tier.CatalogOptions{Store: r.mem, Below: at})
+			if err != nil || len(chains) != 1 || len(chains[0].Objects) != 1 || chains[0].End() != first.End || (len(chains[0].Broken) == 0) != (at == first.End) {
+				t.Errorf("below %d: %+v, %v", at, chains, err)
+			}
+		}
+		restored, err := log.Open(t.Context(), "restored", log.Options{FS: logtest.NewFS(2), Partition: chains[0].Partition})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end, err := chains[0].Restore(t.Context(), restored, tier.RestoreOptions{Store: r.mem}); err != nil || end != first.End {
+			t.Errorf("restored below the damage: %d, %v", end, err)
+		}
+		if err := restored.Close(); err != nil {
+			t.Error(err)
+		}
+		// A partition of which all is left out is there, with an empty chain.
+		r.mem.Delete(t.Context(), keys[:1])
+		chains, err = tier.Catalog(t.Context(), tier.CatalogOptions{Store: r.mem, Below: first.Base + 1})
+		if err != nil || len(chains) != 1 || len(chains[0].Objects)+len(chains[0].Spare)+len(chains[0].Broken) != 0 {
+			t.Errorf("with all left out: %+v, %v", chains, err)
+		}
 		empty := memstore.New()
 		if _, err := tier.Catalog(t.Context(), tier.CatalogOptions{Store: empty}); !errors.Is(err, tier.ErrNotFound) {
 			t.Errorf("an empty store: %v", err)

@@ -337,6 +337,24 @@ func TestCatalogManifest(t *testing.T) {
 		if len(c.Broken) != 1 || c.Broken[0].Kind != tier.FindingMissing || c.Broken[0].Key != lost || c.Broken[0].Base != ranges[4].Base || c.Broken[0].End != ranges[4].End || c.Start() != ranges[5].Base {
 			t.Errorf("without one in the middle: [%d, %d), %v", c.Start(), c.End(), c.Broken)
 		}
+		// What lies below the gap is another chain, and of it nothing is missing.
+		at := c.Broken[0].Base
+		below, err := tier.Catalog(t.Context(), tier.CatalogOptions{Store: d.mem, Below: at})
+		if err != nil || len(below) != 1 || len(below[0].Broken)+len(below[0].Spare) != 0 || below[0].Start() != ranges[1].Base || below[0].End() != at {
+			t.Errorf("below the gap at %d: %+v, %v", at, below[0], err)
+		}
+		// Below an offset in the gap the object is missing, and so it is below one that
+		// another object holds, whose chain it cuts.
+		for _, at := range []log.Offset{at + 1, ranges[5].Base, ranges[5].End} {
+			below, err := tier.Catalog(t.Context(), tier.CatalogOptions{Store: d.mem, Below: at})
+			end := ranges[3].End
+			if at > ranges[5].Base {
+				end = ranges[5].End
+			}
+			if err != nil || len(below[0].Broken) != 1 || below[0].Broken[0].Key != lost || below[0].End() != end {
+				t.Errorf("below %d: %+v, %v", at, below[0], err)
+			}
+		}
 		lost = remove(ranges[len(ranges)-1])
 		if c = catalog(); len(c.Broken) != 2 || c.Broken[1].Key != lost {
 			t.Errorf("without the newest: [%d, %d), %v", c.Start(), c.End(), c.Broken)

@@ -25,8 +25,8 @@ type Chain struct {
 	Spare []string
 
 	// Broken are objects that can't be read, a gap below the chain if there are
-	// objects still further below (they are in Spare, and no part of the chain), and
-	// ranges of Recorded whose objects are not there.
+	// objects still further below (they are in Spare, and no part of the chain: see
+	// [CatalogOptions].Below), and ranges of Recorded whose objects are not there.
 	Broken []Finding
 
 	// Manifest is the key of the newest manifest of the partition that can be read, and
@@ -61,6 +61,11 @@ type CatalogOptions struct {
 	Store  ObjectStore
 	Prefix string
 
+	// Below leaves out the objects that begin at or above it, as if they were not there:
+	// so a chain ends there, also if something above it is missing. 0: none is left out.
+	// With the base of a finding in [Chain].Broken one gets the chain below that.
+	Below log.Offset
+
 	// Parallel is how many objects are looked at at once, a request each. Default 8.
 	Parallel int
 
@@ -72,7 +77,9 @@ type CatalogOptions struct {
 // the manifests and header and footer of every object, and follows the objects' own
 // links. The newest object of a partition, by the leader epochs in it and then by its
 // end, is the end of its chain; uploads that the newest manifest calls given up don't
-// count.
+// count. What is below a gap is not in the chain; it is in that of another call, with the
+// gap's base as CatalogOptions.Below. A partition of which all objects are left out by that
+// has a chain without Objects.
 //
 // Of partitions with a manifest it is also known which objects there must be. Those
 // that are missing are told, unless all older ones are gone too: those were deleted
@@ -96,12 +103,28 @@ func Catalog(ctx context.Context, o CatalogOptions) ([]*Chain, error) {
 		return nil, err
 	}
 	chains, err := catalog(ctx, o, cluster, objects, nil)
-	return slices.DeleteFunc(chains, func(c *Chain) bool { return len(c.Objects)+len(c.Spare)+len(c.Broken) == 0 }), err
+	stored := map[log.PartitionID]bool{}
+	for _, o := range objects {
+		stored[o.key.Partition] = stored[o.key.Partition] || !o.manifest
+	}
+	return slices.DeleteFunc(chains, func(c *Chain) bool { return !stored[c.Partition] && len(c.Broken) == 0 }), err
 }
 
 // catalog is Catalog of objects that were listed; those whose ids skip names are passed
-// over. A chain comes for each partition that has any object, also if that is a manifest.
+// over. A chain comes for each partition that has any object, also if that is a manifest
+// or left out by o.Below.
 func catalog(ctx context.Context, o CatalogOptions, cluster ID, objects []segmentObject, skip map[ID]bool) ([]*Chain, error) {
+	ids, present := map[log.PartitionID]struct{}{}, map[ID]bool{}
+	var look []segmentObject
+	for _, c := range objects {
+		ids[c.key.Partition] = struct{}{}
+		if !c.manifest && o.Below > 0 && c.key.Base >= o.Below {
+			present[c.key.ID] = true
+			continue
+		}
+		look = append(look, c)
+	}
+	objects = look
 	read := make([]ChainObject, len(objects))
 	states := make([]*State, len(objects))
 	errs := make([]error, len(objects))
@@ -142,7 +165,6 @@ func catalog(ctx context.Context, o CatalogOptions, cluster ID, objects []segmen
 	by := map[log.PartitionID][]ChainObject{}
 	broken := map[log.PartitionID][]Finding{}
 	manifests := map[log.PartitionID]int{}
-	present := map[ID]bool{}
 	for i, c := range objects {
 		id := c.key.Partition
 		if err := errs[i]; err != nil {
@@ -169,10 +191,6 @@ func catalog(ctx context.Context, o CatalogOptions, cluster ID, objects []segmen
 		present[c.key.ID] = true
 		by[id] = append(by[id], read[i])
 	}
-	ids := map[log.PartitionID]struct{}{}
-	for _, o := range objects {
-		ids[o.key.Partition] = struct{}{}
-	}
 	for id := range ids {
 		var recorded *State
 		if at, ok := manifests[id]; ok {
@@ -186,7 +204,7 @@ func catalog(ctx context.Context, o CatalogOptions, cluster ID, objects []segmen
 		c.Broken = append(c.Broken, broken[id]...)
 		if recorded != nil {
 			c.Manifest, c.Recorded = objects[manifests[id]].info.Key, recorded
-			absent := recorded.absent(id, o.Prefix, present)
+			absent := slices.DeleteFunc(recorded.absent(id, o.Prefix, present), func(f Finding) bool { return o.Below > 0 && f.Base >= o.Below })
 			c.Broken = slices.DeleteFunc(c.Broken, func(f Finding) bool { // the same in fewer words
 				return f.Kind == FindingGap && slices.ContainsFunc(absent, func(a Finding) bool { return a.Base < f.End && a.End > f.Base })
 			})

@@ -43,6 +43,26 @@ func (p *place) finding(f tier.Finding) finding {
 	return out
 }
 
+// findings returns what is wrong with a chain, and of what lies below a gap how to come by it.
+func (p *place) findings(c *tier.Chain) (list []finding) {
+	for _, f := range c.Broken {
+		x := p.finding(f)
+		if p.cut(c, f) {
+			x.Detail = strings.TrimLeft(x.Detail+fmt.Sprintf("; restore -to %d reaches what is below", f.Base), "; ")
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+// cut says whether a finding keeps objects below it out of a chain.
+func (p *place) cut(c *tier.Chain, f tier.Finding) bool {
+	return f.Kind.Loss() && (len(c.Objects) == 0 || f.End <= c.Start()) && slices.ContainsFunc(c.Spare, func(key string) bool {
+		k, ok := tier.ParseKey(p.prefix, key)
+		return ok && k.End <= f.Base
+	})
+}
+
 func verdict(findings int) string {
 	switch findings {
 	case 0:
@@ -55,12 +75,16 @@ func verdict(findings int) string {
 
 func printFindings(w io.Writer, findings []finding) error {
 	for _, f := range findings {
-		lost := ""
+		line := fmt.Sprintf("%s: partition %s: offsets [%d, %d)", f.Kind, f.Partition, f.Base, f.End)
 		if f.Lost {
-			lost = " are lost"
+			line += " are lost"
 		}
-		line := fmt.Sprintf("%s: partition %s: offsets [%d, %d)%s %s %s", f.Kind, f.Partition, f.Base, f.End, lost, f.Key, f.Detail)
-		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " ")); err != nil {
+		for _, more := range []string{f.Key, f.Detail} {
+			if more != "" {
+				line += " " + more
+			}
+		}
+		if _, err := fmt.Fprintln(w, line); err != nil {
 			return err
 		}
 	}
@@ -123,7 +147,7 @@ func runAudit(ctx context.Context, o *options) (_ int, err error) {
 
 // auditAlone checks what the objects say of themselves.
 func auditAlone(ctx context.Context, o *options, p *place, depth tier.AuditDepth) (int, error) {
-	chains, err := p.catalog(ctx, o)
+	chains, err := p.catalog(ctx, o, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -137,9 +161,7 @@ func auditAlone(ctx context.Context, o *options, p *place, depth tier.AuditDepth
 	for _, c := range chains {
 		out.Objects += len(c.Objects)
 		out.Spare += len(c.Spare)
-		for _, f := range c.Broken {
-			out.Findings = append(out.Findings, p.finding(f))
-		}
+		out.Findings = append(out.Findings, p.findings(c)...)
 		if depth == tier.AuditBytes && len(c.Objects) > 0 {
 			found, err := unreadable(ctx, p, c)
 			if err != nil {
@@ -196,10 +218,10 @@ func damage(c *tier.Chain, err error) (f tier.Finding, ok bool) {
 	return tier.Finding{Kind: tier.FindingCorrupt, Partition: c.Partition, Base: b.Base, End: b.End, Key: b.Key, Bytes: b.Bytes, Err: err}, true
 }
 
-func (p *place) catalog(ctx context.Context, o *options) ([]*tier.Chain, error) {
+func (p *place) catalog(ctx context.Context, o *options, below log.Offset) ([]*tier.Chain, error) {
 	show, clear := o.bar("read objects")
 	defer clear()
-	chains, err := tier.Catalog(ctx, tier.CatalogOptions{Store: p.store, Prefix: p.prefix, Progress: func(a tier.AuditProgress) { show(int64(a.Checked), int64(a.Total)) }})
+	chains, err := tier.Catalog(ctx, tier.CatalogOptions{Store: p.store, Prefix: p.prefix, Below: below, Progress: func(a tier.AuditProgress) { show(int64(a.Checked), int64(a.Total)) }})
 	if err == nil && p.stopped != nil && len(chains) > 0 && chains[0].Cluster != tier.ID(p.stopped.Cluster()) {
 		err = fmt.Errorf("the store is of cluster %v, and the nodes in %s are of %v: leave out -dir to read the store alone", chains[0].Cluster, o.dir, p.stopped.Cluster())
 	}
@@ -438,7 +460,7 @@ func runRestore(ctx context.Context, o *options) (_ int, err error) {
 			return 0, err
 		}
 	}
-	chains, err := p.catalog(ctx, o)
+	chains, err := p.catalog(ctx, o, log.Offset(o.to))
 	if err == nil {
 		chains, err = p.choose(chains, o.partition)
 	}
@@ -460,7 +482,7 @@ func runRestore(ctx context.Context, o *options) (_ int, err error) {
 		Partitions []restored `json:"partitions"`
 	}{[]restored{}}
 	for _, c := range chains {
-		if len(c.Objects) == 0 {
+		if len(c.Objects) == 0 && len(c.Broken) > 0 {
 			continue
 		}
 		r, err := o.restore(ctx, p, c)
@@ -490,8 +512,10 @@ func (o *options) lost(ctx context.Context, p *place, chains []*tier.Chain) (lis
 	chosen := map[log.PartitionID]*tier.Chain{}
 	for _, c := range chains {
 		chosen[c.Partition] = c
-		for _, f := range c.Broken {
-			list = append(list, p.finding(f))
+		for _, f := range p.findings(c) {
+			if !f.Lost || f.End > o.from {
+				list = append(list, f)
+			}
 		}
 	}
 	if p.stopped == nil {
@@ -530,6 +554,9 @@ func (o *options) restore(ctx context.Context, p *place, c *tier.Chain) (r resto
 		return r, fmt.Errorf("%s is there already: remove it, or name another -out", dir)
 	case !errors.Is(err, fs.ErrNotExist):
 		return r, err
+	}
+	if len(c.Objects) == 0 {
+		return r, fmt.Errorf("nothing of what -to asks for is there: all objects begin at or above %d; -partition names one of several", o.to)
 	}
 	if from, to := max(log.Offset(o.from), c.Start()), log.Offset(o.to); from >= c.End() || to > 0 && from >= to {
 		return r, fmt.Errorf("nothing of what -from and -to ask for is there: the store holds [%d, %d) without a gap; -partition names one of several", c.Start(), c.End())
@@ -588,7 +615,7 @@ func runList(ctx context.Context, o *options) (_ int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	chains, err := p.catalog(ctx, o)
+	chains, err := p.catalog(ctx, o, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -652,7 +679,7 @@ func runCat(ctx context.Context, o *options) (_ int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	chains, err := p.catalog(ctx, o)
+	chains, err := p.catalog(ctx, o, 0)
 	if err == nil {
 		chains, err = p.choose(chains, o.partition)
 	}
@@ -667,14 +694,14 @@ func runCat(ctx context.Context, o *options) (_ int, err error) {
 	default:
 		return 0, fmt.Errorf("the store has %d partitions: name one by -partition, as ls does", len(chains))
 	}
-	c := chains[0]
 	from := log.Offset(o.offset)
-	if from >= c.End() || from < c.Start() && from > 0 {
-		return 0, fmt.Errorf("offset %d is not in the store, which holds [%d, %d)", from, c.Start(), c.End())
+	parts, err := o.parts(ctx, p, chains[0], from)
+	if err != nil {
+		return 0, err
 	}
 	w := bufio.NewWriterSize(o.stdout, 1<<20)
 	n := int64(0)
-	err = c.Read(ctx, p.store, max(from, c.Start()), func(batches []byte) error {
+	print := func(batches []byte) error {
 		for len(batches) > 0 {
 			b, rest, err := record.Next(batches, len(batches))
 			if err != nil {
@@ -700,9 +727,47 @@ func runCat(ctx context.Context, o *options) (_ int, err error) {
 			}
 		}
 		return nil
-	})
+	}
+	status := statusClean
+	for i, c := range parts {
+		if i > 0 {
+			from = max(from, c.Start()) // what lies below has been printed
+			status = statusFindings
+			fmt.Fprintf(o.stderr, "offsets [%d, %d) are lost\n", parts[i-1].End(), c.Start())
+		}
+		if err = c.Read(ctx, p.store, max(from, c.Start()), print); err != nil {
+			break
+		}
+	}
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
-	return statusClean, cmp.Or(err, w.Flush())
+	return status, cmp.Or(err, w.Flush())
+}
+
+// parts returns a partition's chain, and below each gap above from another one, in the
+// order of offsets.
+func (o *options) parts(ctx context.Context, p *place, c *tier.Chain, from log.Offset) ([]*tier.Chain, error) {
+	parts := []*tier.Chain{c}
+	for from < c.Start() && slices.ContainsFunc(c.Broken, func(f tier.Finding) bool { return p.cut(c, f) }) {
+		chains, err := p.catalog(ctx, o, c.Start())
+		if err == nil {
+			chains, err = p.choose(chains, c.Partition.String())
+		}
+		if err != nil {
+			return nil, err
+		}
+		if c = chains[0]; len(c.Objects) == 0 || c.End() > parts[0].Start() {
+			break
+		}
+		parts = slices.Insert(parts, 0, c)
+	}
+	var holds []string
+	for i, c := range parts {
+		if from < c.End() && (from >= c.Start() || i == 0 && from == 0) {
+			return parts[i:], nil
+		}
+		holds = append(holds, fmt.Sprintf("[%d, %d)", c.Start(), c.End()))
+	}
+	return nil, fmt.Errorf("offset %d is not in the store, which holds %s", from, strings.Join(holds, " and "))
 }

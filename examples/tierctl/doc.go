@@ -27,7 +27,9 @@
 // up to an offset: batches stay whole, so the end, which is printed, may lie below it, as
 // is what it was restored from: the objects, and the newest manifest that can be read, if the
 // partition's state is so large that it has one. By that it names the objects that are missing,
-// with -dir by the tier log. If one is missing within, what is above it is restored.
+// with -dir by the tier log. If one is missing within, what is above it is restored, and what
+// is below it by the -to that the finding names, into another OUT. cat goes on behind a gap,
+// and says so.
 // What was deleted comes back too while its objects are kept, of a deleted topic by the
 // partition's name in ls; -from leaves out what lies below, and -as gives the logs the
 // id of a new topic.

@@ -212,9 +212,51 @@ func TestTierctl(t *testing.T) {
 	if out := must(t, statusFindings, "audit", "-depth", "names", "-dir", dir); !strings.Contains(out, lost) {
 		t.Errorf("audit without an object: %s", out)
 	}
-	must(t, statusFindings, "restore", "-force", "-store", store, "-out", restored+"3")
-	if status, _, stderr := tierctl(t, "restore", "-dir", dir, "-to", "1", "-out", restored+"5"); status != statusFailed || !strings.Contains(stderr, "nothing of what -from and -to ask for") {
-		t.Errorf("restore -to 1 above a gap: status %d, %s", status, stderr)
+	// What is above the gap is restored, and what is below it by the -to that is named.
+	reach := fmt.Sprintf("restore -to %d reaches what is below", third.Base)
+	for _, args := range [][]string{{"restore", "-force", "-store", store, "-out", restored + "3"}, {"restore", "-dir", dir, "-out", restored + "3d"}} {
+		if status, stdout, stderr := tierctl(t, args...); status != statusFindings || strings.Count(stderr, "lost") != 1 || !strings.Contains(stderr, reach) || !strings.Contains(stdout, fmt.Sprintf("[%d, ", third.End)) {
+			t.Errorf("tierctl %q above a gap: status %d, %s%s", args, status, stdout, stderr)
+		}
+	}
+	if out := must(t, statusFindings, "audit", "-store", store); !strings.Contains(out, reach) {
+		t.Errorf("audit of the store alone with a gap: %s", out)
+	}
+	for i, args := range [][]string{{"-force", "-store", store}, {"-dir", dir}} {
+		for _, to := range []int64{third.Base, 1} {
+			args := append(args, "-json", "-to", fmt.Sprint(to), "-out", fmt.Sprint(restored, "3b", i, to))
+			if err := json.Unmarshal([]byte(must(t, 0, append([]string{"restore"}, args...)...)), &back); err != nil {
+				t.Fatal(err)
+			}
+			if len(back.Partitions) != 1 || back.Partitions[0].Start != 0 || back.Partitions[0].End != to || back.Partitions[0].Records != to-1 {
+				t.Errorf("restore -to %d below a gap: %+v", to, back)
+			}
+		}
+	}
+	must(t, 0, "restore", "-dir", dir, "-from", fmt.Sprint(third.End), "-out", restored+"3c")
+	if status, _, stderr := tierctl(t, "restore", "-dir", dir, "-from", fmt.Sprint(third.Base), "-to", fmt.Sprint(third.End), "-out", restored+"5"); status != statusFailed || !strings.Contains(stderr, "nothing of what -from and -to ask for") {
+		t.Errorf("restore of a gap: status %d, %s", status, stderr)
+	}
+	var below, above strings.Builder
+	for i := range records { // of record i the offset is i+1
+		if at := int64(i + 1); at < third.Base {
+			below.WriteString(value(i) + "\n")
+		} else if at >= third.End {
+			above.WriteString(value(i) + "\n")
+		}
+	}
+	skipped := fmt.Sprintf("offsets [%d, %d) are lost\n", third.Base, third.End)
+	if status, stdout, stderr := tierctl(t, "cat", "0", "-store", store); status != statusFindings || stdout != below.String()+above.String() || stderr != skipped {
+		t.Errorf("cat 0 over a gap: status %d, %d bytes, want %d and %d, %s", status, len(stdout), below.Len(), above.Len(), stderr)
+	}
+	if out := must(t, 0, "cat", "-n", "1", "1", "-store", store); out != value(0)+"\n" {
+		t.Errorf("cat 1 below a gap: %s", out)
+	}
+	if out := must(t, 0, "cat", fmt.Sprint(third.End), "-store", store); out != above.String() {
+		t.Errorf("cat above a gap: %d bytes", len(out))
+	}
+	if status, stdout, stderr := tierctl(t, "cat", fmt.Sprint(third.Base), "-store", store); status != statusFailed || stdout != "" || !strings.Contains(stderr, fmt.Sprintf("[0, %d) and [%d, ", third.Base, third.End)) {
+		t.Errorf("cat in a gap: status %d, %s", status, stderr)
 	}
 	if err := os.WriteFile(file, saved, 0o644); err != nil {
 		t.Fatal(err)
