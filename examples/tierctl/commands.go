@@ -480,22 +480,46 @@ func runRestore(ctx context.Context, o *options) (_ int, err error) {
 	}
 	out := struct {
 		Partitions []restored `json:"partitions"`
-	}{[]restored{}}
+		Failed     []finding  `json:"failed"` // of these partitions nothing is restored
+	}{[]restored{}, []finding{}}
+	defer removeEmpty(missing(o.out))
+	var errs []error // no findings
 	for _, c := range chains {
 		if len(c.Objects) == 0 && len(c.Broken) > 0 {
 			continue
 		}
 		r, err := o.restore(ctx, p, c)
-		if err != nil {
-			return 0, fmt.Errorf("partition %s: %w", p.name(c.Partition), err)
+		if ctx.Err() != nil {
+			return 0, err
 		}
-		out.Partitions = append(out.Partitions, r)
+		if err == nil {
+			out.Partitions = append(out.Partitions, r)
+			continue
+		}
+		f, found := o.failure(p, c, err)
+		if !found {
+			errs = append(errs, fmt.Errorf("partition %s: %w", f.Partition, err))
+		}
+		out.Failed = append(out.Failed, f)
 	}
-	if len(out.Partitions) == 0 {
+	switch {
+	case len(out.Failed) == 0:
+	case len(out.Partitions) == 0 && len(errs) == len(out.Failed):
+		return 0, errors.Join(errs...)
+	default:
+		status = statusFindings
+		if err := printFindings(o.stderr, out.Failed); err != nil {
+			return 0, err
+		}
+	}
+	if len(out.Partitions)+len(out.Failed) == 0 {
 		return 0, errors.New("nothing to restore: the store has no object of a partition that can be read")
 	}
 	if o.json {
 		return status, o.print(out)
+	}
+	if len(out.Partitions) == 0 {
+		return status, nil
 	}
 	t := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "partition\toffsets\trecords\tMB\tsha256 of the values\tdirectory\tfrom")
@@ -540,6 +564,52 @@ func (o *options) lost(ctx context.Context, p *place, chains []*tier.Chain) (lis
 	return list, nil
 }
 
+// failure says of a partition that it is not restored, and whether that is because an object
+// is damaged.
+func (o *options) failure(p *place, c *tier.Chain, err error) (_ finding, found bool) {
+	f, found := damage(c, err)
+	if !found {
+		f := finding{Kind: "failed", Partition: p.name(c.Partition), Detail: err.Error()}
+		if len(c.Objects) > 0 {
+			f.Base, f.End = max(o.from, int64(c.Start())), int64(c.End())
+		}
+		if o.to > 0 {
+			f.End = min(f.End, o.to)
+		}
+		f.End = max(f.Base, f.End)
+		return f, false
+	}
+	x := p.finding(f)
+	x.Detail += "; nothing of the partition is restored"
+	if f.Base > c.Start() {
+		x.Detail += fmt.Sprintf("; -to %d restores what is below the object", f.Base)
+	}
+	if f.End < c.End() {
+		x.Detail += fmt.Sprintf("; -from %d restores what is above it", f.End)
+	}
+	return x, true
+}
+
+// missing returns the directories that must be made for dir to be there, itself first.
+func missing(dir string) (list []string) {
+	for {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) || filepath.Dir(dir) == dir {
+			return list
+		}
+		list = append(list, dir)
+		dir = filepath.Dir(dir)
+	}
+}
+
+// removeEmpty removes directories, each in the next one, up to the first that is not empty.
+func removeEmpty(dirs []string) {
+	for _, dir := range dirs {
+		if os.Remove(dir) != nil {
+			return
+		}
+	}
+}
+
 // unfinished ends the name of a directory that is being restored.
 const unfinished = ".unfinished"
 
@@ -567,12 +637,15 @@ func (o *options) restore(ctx context.Context, p *place, c *tier.Chain) (r resto
 		return r, fmt.Errorf("%s is left of a restore that was cut off, or another one is at work: remove it, or name another -out", temp)
 	}
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(temp))
-			return
+		made := temp
+		if err == nil {
+			if err = os.Rename(temp, dir); err == nil {
+				made = dir
+				err = log.OSFS{}.SyncDir(filepath.ToSlash(o.out))
+			}
 		}
-		if err = os.Rename(temp, dir); err == nil {
-			err = log.OSFS{}.SyncDir(filepath.ToSlash(o.out))
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(made))
 		}
 	}()
 	l, err := log.Open(ctx, filepath.ToSlash(temp), log.Options{Partition: id})
@@ -586,9 +659,6 @@ func (o *options) restore(ctx context.Context, p *place, c *tier.Chain) (r resto
 		Progress: func(a tier.RestoreProgress) { show(int64(a.End-c.Start()), int64(c.End()-c.Start())) },
 	})
 	clear()
-	if f, ok := damage(c, err); ok {
-		return r, fmt.Errorf("%w; -to %d restores what is below the object, -from %d what is above it", err, f.Base, f.End)
-	}
 	if err != nil {
 		return r, err
 	}

@@ -33,6 +33,8 @@
 // What was deleted comes back too while its objects are kept, of a deleted topic by the
 // partition's name in ls; -from leaves out what lies below, and -as gives the logs the
 // id of a new topic.
+// A partition that can't be restored, as one with a damaged object, is named with the offsets
+// that keep it from that, nothing of it is left in OUT, and the others are restored.
 // A log is built under a name that ends in .unfinished and gets its own when it is whole; what
 // a restore leaves that was killed must be removed by hand. Without -dir it refuses while a
 // cluster is at work on the store (it says so there each minute; ten minutes after the last
@@ -47,5 +49,5 @@
 //
 // Output, except that of cat, is a table, or with -json one object on one line. Exit
 // status: 0 all is well, 1 something was found (or could not be deleted or restored whole),
-// 2 it could not be done.
+// 2 nothing of it could be done.
 package main

@@ -29,6 +29,12 @@ func value(i int) string { return fmt.Sprintf("record %06d %s", i, strings.Repea
 // store with everything that was appended.
 func cluster(t *testing.T) string {
 	t.Helper()
+	return clusterOf(t, "lines")
+}
+
+// clusterOf does so with the same records in each of several topics.
+func clusterOf(t *testing.T, topics ...string) string {
+	t.Helper()
 	dir := t.TempDir()
 	store, err := dirstore.Open(filepath.ToSlash(filepath.Join(dir, "store")), dirstore.Options{})
 	if err != nil {
@@ -58,33 +64,35 @@ func cluster(t *testing.T) string {
 		t.Fatal(err)
 	}
 	tenant := n.Tenant("")
-	if err := tenant.CreateTopic(ctx, "lines", cordwood.TopicConfig{Replication: 1, SegmentBytes: 16 << 10}); err != nil {
-		t.Fatal(err)
-	}
-	for i := range records {
-		if _, err := tenant.Topic("lines").AppendRecords(ctx, 0, cordwood.Record{Value: []byte(value(i))}); err != nil {
+	for _, topic := range topics {
+		if err := tenant.CreateTopic(ctx, topic, cordwood.TopicConfig{Replication: 1, SegmentBytes: 16 << 10}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	r, err := tenant.Replica("lines", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Roll(ctx); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		s, err := r.Status()
+		for i := range records {
+			if _, err := tenant.Topic(topic).AppendRecords(ctx, 0, cordwood.Record{Value: []byte(value(i))}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := tenant.Replica(topic, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.Tier.TierEnd > records { // and the control batch
-			break
+		if err := r.Roll(ctx); err != nil {
+			t.Fatal(err)
 		}
-		select {
-		case <-ctx.Done():
-			t.Fatal("the records don't reach the store")
-		case <-time.After(5 * time.Millisecond):
+		for {
+			s, err := r.Status()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Tier.TierEnd > records { // and the control batch
+				break
+			}
+			select {
+			case <-ctx.Done():
+				t.Fatal("the records don't reach the store")
+			case <-time.After(5 * time.Millisecond):
+			}
 		}
 	}
 	return dir
@@ -183,12 +191,12 @@ func TestTierctl(t *testing.T) {
 	if out := must(t, statusFindings, "audit", "-store", store); !strings.Contains(out, fmt.Sprintf("offsets [%d, %d) are lost", third.Base, third.End)) {
 		t.Errorf("audit of the store alone with a damaged object: %s", out)
 	}
-	aside := fmt.Sprintf("-to %d restores what is below the object, -from %d", third.Base, third.End)
-	if status, _, stderr := tierctl(t, "restore", "-force", "-store", store, "-out", restored+"4"); status != statusFailed || !strings.Contains(stderr, aside) {
-		t.Errorf("restore with a damaged object: status %d, %s", status, stderr)
+	aside := fmt.Sprintf("-to %d restores what is below the object; -from %d", third.Base, third.End)
+	if status, stdout, stderr := tierctl(t, "restore", "-force", "-store", store, "-out", filepath.Join(restored+"4", "in", "it")); status != statusFindings || stdout != "" || !strings.Contains(stderr, aside) {
+		t.Errorf("restore with a damaged object: status %d, %s%s", status, stdout, stderr)
 	}
-	if left, err := os.ReadDir(restored + "4"); err != nil && !os.IsNotExist(err) || len(left) > 0 {
-		t.Errorf("a restore that failed leaves %v, %v", left, err)
+	if _, err := os.Stat(restored + "4"); !os.IsNotExist(err) {
+		t.Errorf("a restore that failed leaves a directory, %v", err)
 	}
 	if err := os.WriteFile(file, saved, 0o644); err != nil {
 		t.Fatal(err)
@@ -324,6 +332,70 @@ func TestTierctl(t *testing.T) {
 		if status, _, stderr := tierctl(t, args...); status != statusFailed || !strings.Contains(stderr, "the store has no object") {
 			t.Errorf("tierctl %q of an empty store: status %d, %s", args, status, stderr)
 		}
+	}
+}
+
+// TestRestoreSeveral: a partition that can't be restored is named, and those after it are.
+func TestRestoreSeveral(t *testing.T) {
+	dir := clusterOf(t, "a", "b", "c")
+	store := filepath.Join(dir, "store")
+	var list struct {
+		Partitions []struct {
+			Partition string
+			Objects   []struct {
+				Key       string
+				Base, End int64
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(must(t, 0, "ls", "-json", "-store", store)), &list); err != nil || len(list.Partitions) != 3 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	hurt := list.Partitions[0].Objects[1]
+	file := filepath.Join(store, filepath.FromSlash(hurt.Key))
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	if err := os.WriteFile(file, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// Of the second the directory is there already.
+	out := filepath.Join(t.TempDir(), "out")
+	taken := filepath.Join(out, list.Partitions[1].Partition)
+	if err := os.MkdirAll(taken, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	status, stdout, stderr := tierctl(t, "restore", "-force", "-json", "-store", store, "-out", out)
+	var back struct {
+		Partitions []struct{ Partition string }
+		Failed     []struct {
+			Kind, Partition, Detail string
+			Base, End               int64
+		}
+	}
+	if err := json.Unmarshal([]byte(stdout), &back); err != nil {
+		t.Fatalf("%v: status %d, %s%s", err, status, stdout, stderr)
+	}
+	if status != statusFindings || len(back.Partitions) != 1 || back.Partitions[0].Partition != list.Partitions[2].Partition || len(back.Failed) != 2 {
+		t.Fatalf("status %d, %s%s", status, stdout, stderr)
+	}
+	for i, want := range []string{
+		fmt.Sprintf("corrupt: partition %s: offsets [%d, %d) are lost", list.Partitions[0].Partition, hurt.Base, hurt.End),
+		fmt.Sprintf("failed: partition %s: offsets [0, %d) %s is there already", list.Partitions[1].Partition, records+1, taken),
+	} {
+		f := back.Failed[i]
+		if !strings.Contains(stderr, want) || !strings.HasPrefix(want, fmt.Sprintf("%s: partition %s: offsets [%d, %d)", f.Kind, f.Partition, f.Base, f.End)) {
+			t.Errorf("want %q: %+v, %s", want, f, stderr)
+		}
+	}
+	if left, err := os.ReadDir(out); err != nil || len(left) != 2 {
+		t.Errorf("in OUT: %v, %v", left, err)
+	}
+	// Where nothing can be restored, and not for what is in the store, it could not be done.
+	if status, stdout, stderr := tierctl(t, "restore", "-force", "-store", store, "-out", out, "-partition", list.Partitions[1].Partition); status != statusFailed || stdout != "" || !strings.Contains(stderr, "is there already") {
+		t.Errorf("into a directory that is there: status %d, %s%s", status, stdout, stderr)
 	}
 }
 
