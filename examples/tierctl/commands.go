@@ -708,8 +708,12 @@ func runList(ctx context.Context, o *options) (_ int, err error) {
 		Prefix     string  `json:"prefix"`
 		Partitions []chain `json:"partitions"`
 	}{Prefix: p.prefix, Partitions: []chain{}}
+	status := statusClean
 	for _, c := range chains {
 		out.Cluster = c.Cluster.String()
+		if len(c.Broken) > 0 {
+			status = statusFindings
+		}
 		x := chain{Partition: p.name(c.Partition), Objects: []object{}, Spare: append([]string{}, c.Spare...), Broken: len(c.Broken)}
 		for _, b := range c.Objects {
 			x.Objects = append(x.Objects, object{b.Key, int64(b.Base), int64(b.End), int32(b.Epoch), b.Bytes, b.Sealed.UTC()})
@@ -717,7 +721,7 @@ func runList(ctx context.Context, o *options) (_ int, err error) {
 		out.Partitions = append(out.Partitions, x)
 	}
 	if o.json {
-		return statusClean, o.print(out)
+		return status, o.print(out)
 	}
 	t := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "partition\toffsets\tepoch\tbytes\tsealed\tkey")
@@ -729,7 +733,7 @@ func runList(ctx context.Context, o *options) (_ int, err error) {
 			fmt.Fprintf(t, "%s\t%d objects beside these, %d findings: see audit\n", c.Partition, len(c.Spare), c.Broken)
 		}
 	}
-	return statusClean, t.Flush()
+	return status, t.Flush()
 }
 
 func catFlags(f *flag.FlagSet, o *options) {

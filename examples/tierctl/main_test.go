@@ -230,6 +230,10 @@ func TestTierctl(t *testing.T) {
 	if out := must(t, statusFindings, "audit", "-store", store); !strings.Contains(out, reach) {
 		t.Errorf("audit of the store alone with a gap: %s", out)
 	}
+	if out := must(t, statusFindings, "ls", "-store", store); !strings.Contains(out, "2 objects beside these, 1 findings") {
+		t.Errorf("ls with a gap: %s", out)
+	}
+	must(t, statusFindings, "ls", "-json", "-dir", dir)
 	for i, args := range [][]string{{"-force", "-store", store}, {"-dir", dir}} {
 		for _, to := range []int64{third.Base, 1} {
 			args := append(args, "-json", "-to", fmt.Sprint(to), "-out", fmt.Sprint(restored, "3b", i, to))
