@@ -48,3 +48,22 @@ func (r *Replica) Log() *log.Log {
 
 // TierStats are those of the node's tier manager.
 func (n *Node) TierStats() tier.Stats { return n.cluster.Load().tier.Stats() }
+
+// TierEvent has epoch and number of the newest event of the replica's partition.
+func (r *Replica) TierEvent() (e tier.Event, err error) {
+	p, err := r.node.replica(r.id)
+	if err != nil {
+		return e, err
+	}
+	s, _ := p.tier.State()
+	return tier.Event{Partition: p.tier.ID(), Epoch: s.Epoch(), Seq: s.Seq()}, nil
+}
+
+// AppendTierEvent appends to the tier log, whoever leads.
+func (n *Node) AppendTierEvent(ctx context.Context, e tier.Event) error {
+	b, err := tier.EncodeEvent(e)
+	if err != nil {
+		return err
+	}
+	return tierEvents{n}.Append(ctx, e.Partition, b)
+}

@@ -107,3 +107,50 @@ func TestSweepStore(t *testing.T) {
 		}
 	})
 }
+
+// A partition that this node leads and whose leadership has ended in the tier, for another
+// writes in its epoch, is not passed over in silence; those of others are.
+func TestSweepStoreTwoWriters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cordwoodtest.Start(t, cordwoodtest.Options{Store: memstore.New()})
+		c.CreateTopic("twice", cordwood.TopicConfig{SegmentBytes: 2 << 10})
+		appendRange(t, c.Host().Tenant("").Topic("twice"), 0, 100, 10)
+		c.Roll("twice", 0)
+		c.WaitTiered("twice", 0, 100)
+		leader := c.Leader("twice", 0)
+		n := c.Node(leader)
+		r, err := n.Replica("twice", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Its events meet others' of the same number on their way.
+		for start := range log.Offset(90) {
+			done := make(chan error, 1)
+			go func() { done <- r.TrimTier(t.Context(), start+1) }()
+			for decided := false; !decided && err == nil; {
+				e, _ := r.TierEvent()
+				e.Seq, e.Body = e.Seq+1, tier.DeleteStarted{IDs: []tier.ID{{0xee}}}
+				if err := n.AppendTierEvent(t.Context(), e); err != nil {
+					t.Fatal(err)
+				}
+				select {
+				case err = <-done:
+					decided = true
+				default:
+				}
+			}
+			if err != nil {
+				break
+			}
+		}
+		if !errors.Is(err, tier.ErrTwoWriters) {
+			t.Fatalf("trim: %v, want ErrTwoWriters", err)
+		}
+		for i := range c.Nodes() {
+			_, err := c.Node(i+1).SweepStore(t.Context(), tier.SweepOptions{})
+			if led := i+1 == leader; led != errors.Is(err, tier.ErrTwoWriters) || !led && err != nil || led && !strings.Contains(err.Error(), "partition ") {
+				t.Errorf("node %d, leader %d: %v", i+1, leader, err)
+			}
+		}
+	})
+}

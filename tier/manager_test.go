@@ -490,8 +490,14 @@ func TestTwoWriters(t *testing.T) {
 		if leading, _, err := p.Status(); leading || !errors.Is(err, tier.ErrTwoWriters) {
 			t.Errorf("status: leading %v, %v", leading, err)
 		}
+		if _, err := p.Sweep(t.Context(), tier.SweepOptions{}); !errors.Is(err, tier.ErrTwoWriters) || errors.Is(err, tier.ErrNotLeader) {
+			t.Errorf("sweep: %v, want ErrTwoWriters", err)
+		}
 		events.SetFault(nil)
 		p.Follow()
+		if _, err := p.Sweep(t.Context(), tier.SweepOptions{}); !errors.Is(err, tier.ErrNotLeader) {
+			t.Errorf("sweep of who does not lead any more: %v, want ErrNotLeader", err)
+		}
 		p.Lead(4)
 		settle()
 		if leading, _, err := p.Status(); !leading || err != nil {

@@ -53,7 +53,8 @@ type SweepReport struct {
 // committed before the listing, and an upload announces its object before the first
 // byte leaves. It stops when another has become leader.
 //
-// Errors: [ErrNotLeader], [ErrFenced]; [ErrUnknown] while the store's owner or the state is
+// Errors: [ErrNotLeader], [ErrFenced]; what else has ended the leadership here, such as
+// [ErrTwoWriters], see [Partition.Status]; [ErrUnknown] while the store's owner or the state is
 // not known, with [ErrForeignStore] if it is another cluster's; those of the store's
 // listing and of the tier log, and ctx's. What was deleted before stays deleted, and the
 // report says it. Failures to delete one object are in the report.
@@ -64,8 +65,15 @@ func (p *Partition) Sweep(ctx context.Context, o SweepOptions) (*SweepReport, er
 	m := p.m
 	m.mu.Lock()
 	lead := p.lead
-	ready := lead != nil && lead.barrier && lead.err == nil
+	ready := lead != nil && lead.barrier
+	var ended error
+	if lead != nil {
+		ended = lead.err
+	}
 	m.mu.Unlock()
+	if ended != nil {
+		return nil, fmt.Errorf("tier: sweep: %w", ended)
+	}
 	if !ready {
 		return nil, ErrNotLeader
 	}
