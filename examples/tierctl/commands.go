@@ -75,16 +75,16 @@ func verdict(findings int) string {
 
 func printFindings(w io.Writer, findings []finding) error {
 	for _, f := range findings {
-		line := fmt.Sprintf("%s: partition %s: offsets [%d, %d)", f.Kind, f.Partition, f.Base, f.End)
+		words := []string{fmt.Sprintf("%s: partition %s: offsets [%d, %d)", f.Kind, f.Partition, f.Base, f.End)}
 		if f.Lost {
-			line += " are lost"
+			words = append(words, "are lost")
 		}
 		for _, more := range []string{f.Key, f.Detail} {
 			if more != "" {
-				line += " " + more
+				words = append(words, more)
 			}
 		}
-		if _, err := fmt.Fprintln(w, line); err != nil {
+		if _, err := fmt.Fprintln(w, strings.Join(words, " ")); err != nil {
 			return err
 		}
 	}
