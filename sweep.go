@@ -18,10 +18,10 @@ import (
 // The report is the sum of all. Partitions that have just begun to be led here, or that
 // another has come to lead meanwhile, are left for the next time; one that can't be swept
 // does not keep the others from it, and is named in the error, which may be
-// [tier.ErrUnknown], [tier.ErrTwoWriters] and those of the store. What the store refuses to delete is in the
-// report. A node without a store or without replicas does nothing. Other errors:
-// [ErrNotInitialized], [ErrClosed], the context's cause. What was deleted before stays
-// deleted.
+// [tier.ErrUnknown], [tier.ErrTwoWriters] and those of the store. What the store refuses
+// to delete is in the report. A node without a store or without replicas does nothing.
+// Other errors: [ErrNotInitialized], [ErrClosed], the context's cause. What was deleted
+// before stays deleted.
 func (n *Node) SweepStore(ctx context.Context, o tier.SweepOptions) (*tier.SweepReport, error) {
 	sum := &tier.SweepReport{}
 	if err := n.closedErr(); err != nil {
@@ -60,7 +60,7 @@ func (n *Node) SweepStore(ctx context.Context, o tier.SweepOptions) (*tier.Sweep
 			return sum, n.cause(ctx, ctx.Err())
 		}
 		if errors.Is(err, tier.ErrNotLeader) || errors.Is(err, tier.ErrFenced) || errors.Is(err, tier.ErrClosed) {
-			err = nil // another leads it, or it was deleted; not that this node stopped to lead for a cause of its own
+			err = nil // another leads it, or it was deleted
 		}
 		if err != nil {
 			err = fmt.Errorf("partition %v: %w", p.tier.ID(), err)

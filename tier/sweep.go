@@ -54,10 +54,10 @@ type SweepReport struct {
 // byte leaves. It stops when another has become leader.
 //
 // Errors: [ErrNotLeader], [ErrFenced]; what else has ended the leadership here, such as
-// [ErrTwoWriters], see [Partition.Status]; [ErrUnknown] while the store's owner or the state is
-// not known, with [ErrForeignStore] if it is another cluster's; those of the store's
-// listing and of the tier log, and ctx's. What was deleted before stays deleted, and the
-// report says it. Failures to delete one object are in the report.
+// [ErrTwoWriters], see [Partition.Status]; [ErrUnknown] while the store's owner or the
+// state is not known, with [ErrForeignStore] if it is another cluster's; those of the
+// store's listing and of the tier log, and ctx's. What was deleted before stays deleted,
+// and the report says it. Failures to delete one object are in the report.
 //
 // Source: the order of listing and re-validation is that of RabbitMQ's tiered
 // streams; the fence is our own.
