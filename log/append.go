@@ -348,9 +348,11 @@ func (l *Log) put(b []byte) error {
 		seg.h.release()
 		return err
 	}
-	l.disk.enter()
-	_, err = f.WriteAt(b, l.size)
-	l.disk.leave()
+	if !l.hold(f, b) {
+		l.disk.enter()
+		_, err = f.WriteAt(b, l.size)
+		l.disk.leave()
+	}
 	if err != nil {
 		if !full(err) {
 			seg.h.release()
@@ -379,6 +381,16 @@ func (l *Log) put(b []byte) error {
 		seg.h.release()
 	}
 	return nil
+}
+
+// hold leaves b, which is to stand at the end, to the sync that the caller makes before
+// anybody is told of it, if it may. Requires: gate.
+func (l *Log) hold(f File, b []byte) bool {
+	if !l.synchronous && !l.disk.holdAll || len(b) > behindBytes/2 {
+		return false
+	}
+	behind, ok := f.(*behindFile)
+	return ok && behind.hold(b, l.size)
 }
 
 // noteLocked takes batches that are in the active file into the log's state.

@@ -38,14 +38,15 @@ type Log struct {
 	repairs chan struct{}
 
 	// Under gate:
-	changed bool              // the marker of a clean close is gone
-	marked  bool              // the meta file names the journal in its present life
-	scratch []scratchProducer // producers of a call with several batches
-	rolled  []Segment         // for the hook, when the gate is free again
-	spared  bool              // the active file was a spare one: its mark stays at its slots
-	stale   int64             // in it, bytes below may be of an earlier life
-	found   []*spare          // by Open
-	lost    map[Offset]string // names of segments that are found under a spare one, in a read-only log
+	changed     bool              // the marker of a clean close is gone
+	synchronous bool              // what is written is synced before anybody is told of it
+	marked      bool              // the meta file names the journal in its present life
+	scratch     []scratchProducer // producers of a call with several batches
+	rolled      []Segment         // for the hook, when the gate is free again
+	spared      bool              // the active file was a spare one: its mark stays at its slots
+	stale       int64             // in it, bytes below may be of an earlier life
+	found       []*spare          // by Open
+	lost        map[Offset]string // names of segments that are found under a spare one, in a read-only log
 
 	// Under gate while no chore is under way, or choring:
 	savedChain epochChain // in Kafka's checkpoint

@@ -10,6 +10,7 @@ import (
 	"runtime/pprof"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -20,6 +21,7 @@ const (
 	DefaultSyncers       = 16
 
 	DefaultJournalBytes  int64 = 512 << 20
+	DefaultHeldBytes     int64 = 64 << 20
 	DefaultRecycledBytes int64 = 1 << 30
 )
 
@@ -58,6 +60,14 @@ type DiskOptions struct {
 	// DefaultJournalBytes; negative for no journal. Without Dir there is none.
 	JournalBytes int64
 
+	// HeldBytes bounds the memory that segment files use to hold back small appends
+	// which the journal makes durable, up to 32 KiB each, so that they go to the file
+	// by larger writes. Readers see them at once, and when the process dies they are
+	// taken from the journal. Appends that return before they are durable are never
+	// held. With no room an append is written at once. 0 means DefaultHeldBytes;
+	// negative, that nothing is held.
+	HeldBytes int64
+
 	// RecycledBytes bounds what the disk's open logs keep of files that TrimTo and
 	// DropLocal have freed. Such a file becomes a later segment of its own log, which
 	// makes appends cheaper to sync: their blocks exist and were written before. A log
@@ -92,6 +102,9 @@ func (o DiskOptions) withDefaults() (DiskOptions, error) {
 	if o.JournalBytes >= 0 && o.JournalBytes < minJournalBytes {
 		errs = append(errs, fmt.Errorf("log: disk options: JournalBytes %d is below %d", o.JournalBytes, minJournalBytes))
 	}
+	if o.HeldBytes == 0 {
+		o.HeldBytes = DefaultHeldBytes
+	}
 	if o.RecycledBytes == 0 {
 		o.RecycledBytes = DefaultRecycledBytes
 	}
@@ -114,7 +127,9 @@ type Disk struct {
 	lock  io.Closer     // of the tree; nil without Dir
 	wg    sync.WaitGroup
 
-	journal *journal // nil without Dir
+	journal *journal     // nil without Dir
+	held    atomic.Int64 // bytes of the buffers of its files, see behind.go
+	holdAll bool         // for tests: what is not synced at once is held, too
 	spares  spares
 	chores  chores
 
@@ -142,6 +157,8 @@ type DiskStats struct {
 	RecycledFiles int   // kept for later segments of their logs
 	RecycledBytes int64 // their size
 	PreparedFiles int   // next segments of busy logs, made in advance
+
+	HeldBytes int64 // memory of appends that are held back from segment files
 }
 
 // NewDisk returns a disk. Errors: [ErrLocked] if another process has Dir, mistakes
@@ -221,6 +238,7 @@ func (d *Disk) Stats() DiskStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.stats
+	s.HeldBytes = d.held.Load()
 	s.RecycledFiles, s.RecycledBytes, s.PreparedFiles = recycled, bytes, prepared
 	s.Logs, s.OpenFiles, s.SyncQueue, s.Workers = len(d.dirs), d.open, len(d.queue)+len(d.single), d.workers
 	return s
@@ -422,6 +440,9 @@ func (h *handle) acquire() (File, error) {
 		}
 		f, err := d.fs.Open(h.name, h.write)
 		d.leave()
+		if err == nil {
+			f = h.wrap(f)
+		}
 		d.mu.Lock()
 		h.opening = nil
 		if err == nil {
@@ -442,12 +463,21 @@ func (h *handle) acquire() (File, error) {
 
 // adopt gives the handle a file that is open already, with one use.
 func (h *handle) adopt(f File) {
+	f = h.wrap(f)
 	h.d.mu.Lock()
 	h.f = f
 	h.refs = 1
 	h.d.open++
 	h.d.stats.Opens++
 	h.d.mu.Unlock()
+}
+
+// wrap lets a file hold back writes.
+func (h *handle) wrap(f File) File {
+	if !h.write || h.d.journal == nil || h.d.o.HeldBytes < 0 {
+		return f
+	}
+	return newBehindFile(h.d, f)
 }
 
 // release ends one use.

@@ -77,6 +77,11 @@
 // log was known durable: see docs/format/log-slots.md. So recovery can tell a torn
 // tail, which it cuts, from damage, which it reports. [Open] lists the steps.
 //
+// Appends that the journal makes durable may be held in memory for a while, so that
+// the segment's file gets them by larger writes ([DiskOptions].HeldBytes). Readers get
+// them from there, and after the process has died Open takes them from the journal.
+// What returns before it is durable, as [Log.Write] does, is in the file then.
+//
 // Files of segments that TrimTo and DropLocal free become later segments of the same
 // log, within [DiskOptions].RecycledBytes, once nobody reads them any more: appends
 // that write over blocks written before are cheaper to sync. If none is at hand, the

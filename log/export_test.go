@@ -12,6 +12,17 @@ func JournalAll(d *Disk) {
 	d.journal.always = true
 }
 
+// HoldAll makes files of a disk hold back what is not synced at once, too, before any of
+// its logs is open: a crash of the process may take that away like one of the machine.
+func HoldAll(d *Disk) { d.holdAll = true }
+
+// A BehindFile is a file that holds back writes at its end.
+type BehindFile struct{ *behindFile }
+
+func NewBehindFile(d *Disk, f File) BehindFile { return BehindFile{newBehindFile(d, f)} }
+
+func (f BehindFile) Hold(b []byte, at int64) bool { return f.hold(b, at) }
+
 // JournalStats returns how many groups and entries a disk's journal took, and how
 // many requests it sent back.
 func JournalStats(d *Disk) (groups, entries, direct, flushes int64) {

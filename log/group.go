@@ -164,7 +164,9 @@ func (l *Log) leadGroup(ctx context.Context, mine *appendRequest) {
 	var target uint64
 	l.mu.Unlock()
 
+	l.synchronous = true
 	wrote := l.writeGroup(group)
+	l.synchronous = false
 
 	l.mu.Lock()
 	for _, r := range group {

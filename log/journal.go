@@ -13,9 +13,9 @@ import (
 // The journal, see journal_format.go for what is on disk. The rules that make it
 // safe:
 //
-//  1. A batch enters it only after it is written to its segment, and only if all
-//     before it in the log is durable. A part of a call is never journaled, so what a
-//     call takes back is in no entry.
+//  1. A batch enters it only after it is written to its segment, or held back to be
+//     written there (see behind.go), and only if all before it in the log is durable. A
+//     part of a call is never journaled, so what a call takes back is in no entry.
 //  2. An entry is needed until its segment is synced and something else states its
 //     end durable: a slot, a seal with a successor, the marker of a clean close, the
 //     meta file.

@@ -18,12 +18,18 @@ type fleet struct {
 	lives []*life
 	dead  bool
 
+	hold   bool // files hold back what they may and may not
 	nested *int // counts checks; every so many, recovery is interrupted too
 	every  int
 }
 
 func newFleet(t testing.TB, fs *logtest.FS, n, scale int) *fleet {
-	f := &fleet{t: t, fs: fs}
+	return newFleetThat(t, fs, n, scale, false)
+}
+
+// newFleetThat is newFleet of a disk whose files hold back all they can, if it is to.
+func newFleetThat(t testing.TB, fs *logtest.FS, n, scale int, hold bool) *fleet {
+	f := &fleet{t: t, fs: fs, hold: hold}
 	looks := new(int)
 	for i := range n {
 		f.lives = append(f.lives, &life{
@@ -45,6 +51,9 @@ func (f *fleet) openDisk(fs *logtest.FS) {
 		return
 	}
 	log.JournalAll(d)
+	if f.hold {
+		log.HoldAll(d)
+	}
 	f.disk = d
 	for _, l := range f.lives {
 		l.disk = d
@@ -257,6 +266,27 @@ func TestJournalCrashSteps(t *testing.T) {
 		f.steps()
 		f.closeDisk()
 		return f.check
+	})
+}
+
+// TestHeldCrashSteps is TestJournalCrashSteps when nothing goes to a file before it must.
+func TestHeldCrashSteps(t *testing.T) {
+	nested := 0
+	logtest.EachCrash(t, func(fs *logtest.FS) func(*logtest.FS) {
+		f := newFleetThat(t, fs, 3, 1, true)
+		f.nested, f.every = &nested, 23
+		f.steps()
+		f.closeDisk()
+		return f.check
+	})
+}
+
+func TestHeldFaultSteps(t *testing.T) {
+	logtest.SomeFaults(t, nth, func(fs *logtest.FS) func(*logtest.FS) {
+		f := newFleetThat(t, fs, 3, 1, true)
+		f.steps()
+		f.closeDisk()
+		return f.verify
 	})
 }
 

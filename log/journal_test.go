@@ -154,7 +154,7 @@ func TestJournalModel(t *testing.T) {
 	for seed := range uint64(runs) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		fs := logtest.NewFS(seed)
-		f := newFleet(t, fs, 4, 1)
+		f := newFleetThat(t, fs, 4, 1, seed%2 == 1)
 		f.nested, f.every = new(int), 1<<30
 		for range 60 {
 			l := f.lives[rng.IntN(len(f.lives))]
@@ -395,7 +395,7 @@ func TestJournalTruncateKeeps(t *testing.T) {
 // the disk was full, is known durable by its entries only.
 func TestJournalKeepsWhatIsNotStated(t *testing.T) {
 	fs := logtest.NewFS(1)
-	d, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data", JournalBytes: 256 << 10})
+	d, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data", JournalBytes: 256 << 10, HeldBytes: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

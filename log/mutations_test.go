@@ -39,7 +39,7 @@ func TestJournalMutations(t *testing.T) {
 	if testing.Short() {
 		short = "-short"
 	}
-	mutate.Run(t, "testdata/journal_mutations.txt", mutate.Tests{"-timeout=100s", "-failfast", "-run", "Journal", short, "."})
+	mutate.Run(t, "testdata/journal_mutations.txt", mutate.Tests{"-timeout=100s", "-failfast", "-run", "Journal|Held|Behind", short, "."})
 }
 
 // TestEachGuardHasATest: each guard of the lists stands in the code once, and has a row in the table, with a test.

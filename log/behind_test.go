@@ -1,0 +1,344 @@
+package log_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/cordwood-io/cordwood/log"
+	"github.com/cordwood-io/cordwood/log/logtest"
+)
+
+const heldFile = "/data/p/00000000000000000000.log"
+
+// TestBehindFile: but for when bytes reach the file below, a file that holds back writes is like any other, also after writes have failed.
+func TestBehindFile(outer *testing.T) {
+	rapid.Check(outer, func(t *rapid.T) {
+		fs := logtest.NewFS(1)
+		d, err := log.NewDisk(log.DiskOptions{FS: fs, HeldBytes: int64(rapid.SampledFrom([]int{-1, 4 << 10, 16 << 10, 1 << 20}).Draw(t, "room"))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner, err := fs.Create("/f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := log.NewBehindFile(d, inner)
+		var want []byte // of the file
+		end := 0        // of the data: from there on come appends
+		broken := false
+		fs.OnOp(func(op logtest.Op) error {
+			if op.Kind == logtest.OpWrite && broken {
+				return logtest.Short(op.Len/2, errors.New("broken"))
+			}
+			return nil
+		})
+		put := func(at int, b []byte) {
+			if n := at + len(b); n > len(want) {
+				want = append(want, make([]byte, n-len(want))...)
+			}
+			copy(want[at:], b)
+		}
+		next := byte(0)
+		some := func(n int) []byte {
+			next++
+			return bytes.Repeat([]byte{next | 1}, n)
+		}
+		size := rapid.OneOf(rapid.IntRange(0, 20), rapid.IntRange(0, 9000), rapid.IntRange(0, 40000))
+		t.Repeat(map[string]func(*rapid.T){
+			"hold": func(t *rapid.T) {
+				b := some(1 + size.Draw(t, "bytes"))
+				if f.Hold(b, int64(end)) {
+					put(end, b)
+					end += len(b)
+				}
+				if held := d.Stats().HeldBytes; held < 0 || held > max(0, 1<<20) {
+					t.Fatalf("%d bytes are held", held)
+				}
+			},
+			"append": func(t *rapid.T) {
+				b := some(1 + size.Draw(t, "bytes"))
+				if n, err := f.WriteAt(b, int64(end)); err == nil && n == len(b) {
+					put(end, b)
+					end += len(b)
+				} else if !broken {
+					t.Fatalf("got %d, %v", n, err)
+				} else if err := f.Truncate(int64(end)); err != nil { // as a log does
+					t.Fatal(err)
+				} else {
+					want = want[:end]
+				}
+			},
+			"write anywhere": func(t *rapid.T) {
+				if broken {
+					return // where it fails nothing is known of the bytes
+				}
+				at := rapid.IntRange(0, end+5000).Draw(t, "at")
+				b := some(1 + size.Draw(t, "bytes"))
+				if n, err := f.WriteAt(b, int64(at)); err != nil || n != len(b) {
+					t.Fatalf("got %d, %v", n, err)
+				}
+				put(at, b)
+			},
+			"truncate": func(t *rapid.T) {
+				end = rapid.IntRange(max(0, end-5000), end).Draw(t, "to")
+				if err := f.Truncate(int64(end)); err != nil {
+					t.Fatal(err)
+				}
+				want = append(want, make([]byte, max(0, end-len(want)))...)[:end]
+			},
+			"sync": func(t *rapid.T) {
+				if err := f.Sync(); err != nil {
+					if !broken {
+						t.Fatal(err)
+					}
+					return
+				}
+				if got := readAll(outer, fs, "/f"); !bytes.Equal(got, want) {
+					t.Fatalf("after a sync the file has %d bytes, want %d", len(got), len(want))
+				}
+			},
+			"break": func(t *rapid.T) { broken = !broken },
+			"": func(t *rapid.T) {
+				if got, err := f.Size(); err != nil || got != int64(len(want)) {
+					t.Fatalf("size %d, %v; want %d", got, err, len(want))
+				}
+				at := rapid.IntRange(0, len(want)).Draw(t, "from")
+				b := make([]byte, rapid.IntRange(0, len(want)-at+10).Draw(t, "to"))
+				n, err := f.ReadAt(b, int64(at))
+				if err != nil && !errors.Is(err, io.EOF) || (n < len(b)) != errors.Is(err, io.EOF) {
+					t.Fatalf("read of %d at %d: %d, %v", len(b), at, n, err)
+				}
+				if !bytes.Equal(b[:n], want[at:min(at+len(b), len(want))]) {
+					t.Fatalf("read of %d bytes at %d of %d is wrong", len(b), at, len(want))
+				}
+			},
+		})
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if held := d.Stats().HeldBytes; held != 0 {
+			t.Fatalf("%d bytes are held by a file that is closed", held)
+		}
+	})
+}
+
+// TestHeld: an append that waits until it is durable is held back from its segment's file and can be read; one that doesn't wait takes what
+// is held to the file with it. Neither is lost when the process dies.
+func TestHeld(t *testing.T) {
+	fs := logtest.NewFS(1)
+	d, l := oneDisk(t, fs)
+	mustAppend(t, l, "first makes the file") // and is what the file is made for
+	inFile := func(what string, want bool) {
+		t.Helper()
+		if got := strings.Contains(string(readAll(t, fs, heldFile)), what); got != want {
+			t.Errorf("%q in the file: %v", what, got)
+		}
+	}
+	mustAppend(t, l, "held")
+	inFile("held", false)
+	if d.Stats().HeldBytes == 0 {
+		t.Error("nothing is held")
+	}
+	if got := fmt.Sprint(values(t, l, 0)); got != "[first makes the file held]" {
+		t.Errorf("read %s", got)
+	}
+	if r, err := l.Verify(t.Context(), log.VerifyOptions{}); err != nil || len(r.Damage) > 0 {
+		t.Errorf("verify: %+v, %v", r, err)
+	}
+	after := fs.Fork(logtest.CrashKeepAll) // the process dies
+	mustWrite(t, l, "written")
+	inFile("held", true)
+	inFile("written", true)
+	if n := d.Stats().HeldBytes; n != 0 {
+		t.Errorf("%d bytes are held", n)
+	}
+	later := fs.Fork(logtest.CrashKeepAll)
+	mustAppend(t, l, "held again")
+	inFile("held again", false)
+	mustClose(t, l)
+	inFile("held again", true)
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	for i, fs := range []*logtest.FS{after, later, fs.Fork(logtest.CrashLoseAll)} {
+		d, l := oneDisk(t, fs)
+		want := [...]string{"[first makes the file held]", "[first makes the file held written]", "[first makes the file held written held again]"}[i]
+		if got := values(t, l, 0); fmt.Sprint(got) != want || l.Recovery().Lossy {
+			t.Errorf("crash %d: %q, %+v", i, got, l.Recovery())
+		}
+		mustClose(t, l)
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestHeldIsWritten: 32 KiB are written at once, and what stays held of a log is written when the journal is done with it.
+func TestHeldIsWritten(t *testing.T) {
+	fs := logtest.NewFS(1)
+	d, l := oneDisk(t, fs)
+	mustAppend(t, l, "first")
+	var writes atomic.Int64
+	fs.OnOp(func(op logtest.Op) error {
+		if op.Kind == logtest.OpWrite && op.Path == heldFile && op.Len > 1000 { // smaller ones are slots
+			writes.Add(1)
+		}
+		return nil
+	})
+	for range 100 {
+		mustAppend(t, l, big("x", 1000))
+	}
+	if n := writes.Load(); n > 8 { // three and one for each sync, as the file grows
+		t.Errorf("100 KiB took %d writes", n)
+	}
+	log.FlushLog(l)
+	if n := d.Stats().HeldBytes; n != 0 {
+		t.Errorf("after a flush %d bytes are held", n)
+	}
+	fs.OnOp(nil)
+	mustClose(t, l)
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHeldBytes: no more is held than the host allows; what finds no room is written.
+func TestHeldBytes(t *testing.T) {
+	for _, room := range []int64{-1, 1, 64 << 10} {
+		fs := logtest.NewFS(1)
+		d, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data", HeldBytes: room})
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.JournalAll(d)
+		var logs []*log.Log
+		most := int64(0)
+		for i := range 20 {
+			l := onDisk(t, d, fmt.Sprintf("/data/p%d", i))
+			logs = append(logs, l)
+			for k := range 20 {
+				mustAppend(t, l, big(fmt.Sprint(k), 500))
+				most = max(most, d.Stats().HeldBytes)
+			}
+		}
+		if most > max(room, 0) || room > 4<<10 && most < room/2 {
+			t.Errorf("with %d bytes %d were held", room, most)
+		}
+		fs = fs.Crash(logtest.CrashKeepAll)
+		for _, l := range logs {
+			mustCloseDead(l)
+		}
+		d.Close() //nolint:errcheck // it is dead
+		if d, err = log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data"}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range logs {
+			l := onDisk(t, d, fmt.Sprintf("/data/p%d", i))
+			if n := len(values(t, l, 0)); n != 20 {
+				t.Errorf("with %d bytes log %d has %d records after a crash", room, i, n)
+			}
+			mustClose(t, l)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestHeldFails: what is held was acknowledged, and can't be written. The log fails, and says so; the next Open finds the records in the
+// journal, in this process and in the next one.
+func TestHeldFails(t *testing.T) {
+	fs := logtest.NewFS(1)
+	d, l := oneDisk(t, fs)
+	mustAppend(t, l, "first")
+	mustAppend(t, l, "held")
+	broken := errors.New("broken")
+	fs.OnOp(func(op logtest.Op) error {
+		if op.Kind == logtest.OpWrite && op.Path == heldFile {
+			return broken
+		}
+		return nil
+	})
+	if log.FlushLog(l) || !errors.Is(l.Err(), broken) {
+		t.Fatalf("got %v", l.Err())
+	}
+	if got := fmt.Sprint(values(t, l, 0)); got != "[first held]" {
+		t.Errorf("a failed log reads %s", got)
+	}
+	if _, err := l.Append(t.Context(), plain("x")); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+	if err := l.Close(); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+	if n := d.Stats().HeldBytes; n != 0 {
+		t.Errorf("%d bytes are held for nobody", n)
+	}
+	fs.OnOp(nil)
+	after := fs.Fork(logtest.CrashLoseAll)
+	l = onDisk(t, d, "/data/p")
+	if got := fmt.Sprint(values(t, l, 0)); got != "[first held]" {
+		t.Errorf("opened again: %s", got)
+	}
+	mustClose(t, l)
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	d, l = oneDisk(t, after)
+	if got := fmt.Sprint(values(t, l, 0)); got != "[first held]" {
+		t.Errorf("after a crash: %s", got)
+	}
+	mustClose(t, l)
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHeldTruncate: what is cut before it was written is not written later over what takes its place.
+func TestHeldTruncate(t *testing.T) {
+	for to := log.Offset(0); to < 4; to++ {
+		fs := logtest.NewFS(1)
+		d, l := oneDisk(t, fs)
+		want := []string{"first", "second", "third", "fourth"}
+		mustAppend(t, l, want[0])
+		mustAppend(t, l, want[1])
+		log.FlushLog(l)
+		mustAppend(t, l, want[2])
+		mustAppend(t, l, want[3])
+		if _, err := l.TruncateTo(t.Context(), to); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want[:to:to], "another, which is longer")
+		mustAppend(t, l, want[to])
+		for i := range 2 {
+			if got := values(t, l, 0); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("cut at %d: read %q", to, got)
+			}
+			if i == 0 {
+				log.FlushLog(l)
+			}
+		}
+		if err := l.Roll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		mustClose(t, l)
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		d, l = oneDisk(t, fs)
+		if got := values(t, l, 0); fmt.Sprint(got) != fmt.Sprint(want) || !l.Recovery().Clean {
+			t.Errorf("cut at %d: opened again %q, %+v", to, got, l.Recovery())
+		}
+		mustClose(t, l)
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
