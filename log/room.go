@@ -122,6 +122,12 @@ func (l *Log) grow(f File, need int64) error {
 			return l.fail("write "+name, err)
 		}
 	}
+	// For the pin, since the use of the caller stays its own; before it is noted, since a
+	// sync may end it at once.
+	seg := l.active()
+	if _, err := seg.h.acquire(); err != nil {
+		return l.fail("open "+name, err)
+	}
 	l.mu.Lock()
 	l.allocBefore, l.alloc = l.alloc, to
 	l.writes++
@@ -132,11 +138,8 @@ func (l *Log) grow(f File, need int64) error {
 	}
 	keep := l.pinLocked()
 	l.mu.Unlock()
-	if keep {
-		// The use of the caller stays its own: take another one for the pin.
-		if _, err := l.active().h.acquire(); err != nil {
-			return l.fail("open "+name, err)
-		}
+	if !keep {
+		seg.h.release()
 	}
 	if soon {
 		l.disk.journal.flushSoon(l)
