@@ -113,8 +113,14 @@ func (l *Log) writeGated(epoch Epoch, b []byte) (Appended, error) {
 		return Appended{}, fmt.Errorf("%w: epoch %d, last is %d", ErrFenced, epoch, last)
 	}
 	a, err := l.sequence(epoch, b)
-	if err != nil || a.Duplicate {
+	if err != nil || a.Duplicate && l.synchronous {
 		return a, err
+	}
+	if a.Duplicate {
+		if err := l.writeHeld(); err != nil {
+			return Appended{}, err
+		}
+		return a, nil
 	}
 	if err := l.placeAll(b); err != nil {
 		return Appended{}, err
@@ -391,6 +397,39 @@ func (l *Log) hold(f File, b []byte) bool {
 	}
 	behind, ok := f.(*behindFile)
 	return ok && behind.hold(b, l.size)
+}
+
+// writeHeld writes what is held of the active segment, for a caller that is told of it
+// without a sync, or goes on behind it in the next one. ErrDiskFull means that it is
+// held still. Requires: gate.
+func (l *Log) writeHeld() error {
+	l.mu.Lock()
+	pinned := l.pinned // else there is none
+	l.mu.Unlock()
+	if !pinned || l.disk.journal == nil {
+		return nil
+	}
+	seg := l.active()
+	f, err := seg.h.acquire()
+	if err != nil {
+		return l.fail("open "+seg.h.name, err)
+	}
+	defer seg.h.release()
+	behind, ok := f.(*behindFile)
+	if !ok {
+		return nil
+	}
+	l.disk.enter()
+	err = behind.write()
+	l.disk.leave()
+	switch {
+	case err == nil:
+		return nil
+	case full(err):
+		return fmt.Errorf("%w: %w", ErrDiskFull, err)
+	default:
+		return l.fail("write "+seg.h.name, err)
+	}
 }
 
 // noteLocked takes batches that are in the active file into the log's state.

@@ -27,8 +27,9 @@ type behindFile struct {
 	// write below it need not look at them. Changed under mu.
 	start atomic.Int64
 
-	mu  sync.Mutex
-	buf *buffer // of the held bytes; nil if there are none
+	mu     sync.Mutex
+	buf    *buffer // of the held bytes; nil if there are none
+	closed bool    // nothing is held any more
 }
 
 const nothingHeld = math.MaxInt64
@@ -47,6 +48,9 @@ func (f *behindFile) endLocked() int64 { return f.start.Load() + int64(len(f.buf
 func (f *behindFile) hold(b []byte, at int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.closed {
+		return false // who writes is told
+	}
 	n := 0
 	if f.buf != nil {
 		if f.endLocked() != at {
@@ -189,6 +193,13 @@ func (f *behindFile) Truncate(size int64) error {
 	return f.File.Truncate(size)
 }
 
+// write writes what is held.
+func (f *behindFile) write() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.writeLocked(nil)
+}
+
 // Sync implements [File].
 func (f *behindFile) Sync() error {
 	f.mu.Lock()
@@ -216,6 +227,7 @@ func (f *behindFile) Size() (int64, error) {
 func (f *behindFile) Close() error {
 	f.mu.Lock()
 	f.dropLocked()
+	f.closed = true
 	f.mu.Unlock()
 	return f.File.Close()
 }

@@ -54,6 +54,9 @@ func (l *Log) rollGated() error {
 	if err := l.leaveJournal(); err != nil {
 		return err
 	}
+	if err := l.writeHeld(); err != nil {
+		return err
+	}
 	// The segment before this one must be durable, so that after a crash only the last
 	// two are in question. Mostly it is, long since.
 	if err := l.syncSealed(); err != nil {

@@ -197,7 +197,11 @@ func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 	}
 	l.mu.Unlock()
 	for _, s := range unpin {
-		s.h.release()
+		if s.h == active.h {
+			defer s.h.release() // a part of what stays may still be held, see behind.go
+		} else {
+			s.h.release()
+		}
 	}
 	for _, s := range gone {
 		s.h.drop()
