@@ -16,6 +16,7 @@ import (
 // their files and use the journal, with closes, crashes, deaths of the process alone
 // and recoveries that are interrupted.
 func TestEverythingModel(t *testing.T) {
+	t.Parallel()
 	runs := uint64(1500)
 	if testing.Short() {
 		runs = 40

@@ -570,6 +570,7 @@ func (f *life) script() {
 }
 
 func TestCrashEverywhere(t *testing.T) {
+	t.Parallel()
 	for _, scale := range []int{1, 10, 40} {
 		t.Run(fmt.Sprintf("scale=%d", scale), func(t *testing.T) {
 			looks := 0
@@ -584,6 +585,7 @@ func TestCrashEverywhere(t *testing.T) {
 }
 
 func TestFaultEverywhere(t *testing.T) {
+	t.Parallel()
 	for _, scale := range []int{1, 40} {
 		t.Run(fmt.Sprintf("scale=%d", scale), func(t *testing.T) {
 			logtest.EachFault(t, func(fs *logtest.FS) func(*logtest.FS) {

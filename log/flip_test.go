@@ -78,6 +78,7 @@ func flipLog(t *testing.T, mode string) flipped {
 // hit: no wrong record comes out, each right one comes out unless its own batch
 // was hit, nothing is deleted, and a log that lost something says so.
 func TestFlipEveryByte(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"closed", "open", "recycled"} {
 		t.Run(mode, func(t *testing.T) {
 			f := flipLog(t, mode)

@@ -179,6 +179,7 @@ const nth = 3
 
 // TestJournalCrash runs the script of a log on two logs of one disk at once.
 func TestJournalCrash(t *testing.T) {
+	t.Parallel()
 	for _, scale := range []int{1, 10} {
 		t.Run(fmt.Sprintf("scale=%d", scale), func(t *testing.T) {
 			nested := 0
@@ -194,6 +195,7 @@ func TestJournalCrash(t *testing.T) {
 }
 
 func TestJournalFault(t *testing.T) {
+	t.Parallel()
 	logtest.SomeFaults(t, nth, func(fs *logtest.FS) func(*logtest.FS) {
 		f := newFleet(t, fs, 2, 1)
 		f.each(func(i int, l *life) { l.script() })
@@ -259,6 +261,7 @@ func (f *fleet) steps() {
 
 // TestJournalCrashSteps is TestJournalCrash with groups of several logs.
 func TestJournalCrashSteps(t *testing.T) {
+	t.Parallel()
 	nested := 0
 	logtest.EachCrash(t, func(fs *logtest.FS) func(*logtest.FS) {
 		f := newFleet(t, fs, 3, 1)
@@ -271,8 +274,9 @@ func TestJournalCrashSteps(t *testing.T) {
 
 // TestHeldCrashSteps is TestJournalCrashSteps when nothing goes to a file before it must.
 func TestHeldCrashSteps(t *testing.T) {
+	t.Parallel()
 	nested := 0
-	logtest.EachCrash(t, func(fs *logtest.FS) func(*logtest.FS) {
+	logtest.SomeCrashes(t, nth, func(fs *logtest.FS) func(*logtest.FS) {
 		f := newFleetThat(t, fs, 3, 1, true)
 		f.nested, f.every = &nested, 23
 		f.steps()
@@ -282,6 +286,7 @@ func TestHeldCrashSteps(t *testing.T) {
 }
 
 func TestHeldFaultSteps(t *testing.T) {
+	t.Parallel()
 	logtest.SomeFaults(t, nth, func(fs *logtest.FS) func(*logtest.FS) {
 		f := newFleetThat(t, fs, 3, 1, true)
 		f.steps()
@@ -291,6 +296,7 @@ func TestHeldFaultSteps(t *testing.T) {
 }
 
 func TestJournalFaultSteps(t *testing.T) {
+	t.Parallel()
 	logtest.EachFault(t, func(fs *logtest.FS) func(*logtest.FS) {
 		f := newFleet(t, fs, 3, 1)
 		f.steps()

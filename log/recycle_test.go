@@ -120,6 +120,7 @@ func (f *life) finish(recycled *int64) {
 }
 
 func TestCrashRecycled(t *testing.T) {
+	t.Parallel()
 	for _, scale := range []int{1, 10, 40} {
 		t.Run(fmt.Sprintf("scale=%d", scale), func(t *testing.T) {
 			looks, recycled := 0, int64(0)
@@ -137,6 +138,7 @@ func TestCrashRecycled(t *testing.T) {
 }
 
 func TestFaultRecycled(t *testing.T) {
+	t.Parallel()
 	for _, scale := range []int{1, 40} {
 		t.Run(fmt.Sprintf("scale=%d", scale), func(t *testing.T) {
 			recycled := int64(0)

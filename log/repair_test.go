@@ -374,6 +374,7 @@ func TestRepairRefuses(t *testing.T) {
 // TestRepairCrash lets the machine die at each change of a repair, and fails each:
 // the damage is there as before, or is gone.
 func TestRepairCrash(t *testing.T) {
+	t.Parallel()
 	r := rotten(t, false)
 	for _, name := range []string{"many", "active epoch", "seal too", "cut short"} {
 		for _, late := range []bool{false, true} {

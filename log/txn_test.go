@@ -87,6 +87,7 @@ func checkTxns(l *log.Log, m *txnModel) error {
 // TestFlippedTxnFiles: whatever bit of Kafka's files, seals or the marker is wrong,
 // whichever is cut or gone, what they say is right: they are checked or found again.
 func TestFlippedTxnFiles(t *testing.T) {
+	t.Parallel()
 	for _, closed := range []bool{true, false} {
 		t.Run(fmt.Sprintf("closed=%v", closed), func(t *testing.T) {
 			image, m := txnLog(t, closed)
