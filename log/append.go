@@ -406,7 +406,7 @@ func (l *Log) writeHeld() error {
 	l.mu.Lock()
 	pinned := l.pinned // else there is none
 	l.mu.Unlock()
-	if !pinned || l.disk.journal == nil {
+	if !pinned || !l.disk.holds {
 		return nil
 	}
 	seg := l.active()

@@ -18,7 +18,8 @@ import (
 // docs/performance.md.
 const behindBytes = 32 << 10
 
-// A behindFile is a segment's file that holds back writes at its end of data.
+// A behindFile is a segment's file that holds back writes at its end of data. Readers,
+// and who holds, wait for no I/O of others.
 type behindFile struct {
 	File
 	d *Disk
@@ -27,8 +28,13 @@ type behindFile struct {
 	// write below it need not look at them. Changed under mu.
 	start atomic.Int64
 
+	// writing is held by who writes what is held, or cuts the file. It comes before mu.
+	writing sync.Mutex
+
 	mu     sync.Mutex
 	buf    *buffer // of the held bytes; nil if there are none
+	off    int     // where they begin in it
+	busy   bool    // they are being written: their memory stays as it is
 	closed bool    // nothing is held any more
 }
 
@@ -40,8 +46,13 @@ func newBehindFile(d *Disk, f File) *behindFile {
 	return b
 }
 
-// endLocked returns where the held bytes end. Requires: there are some.
-func (f *behindFile) endLocked() int64 { return f.start.Load() + int64(len(f.buf.b)) }
+// heldLocked returns the held bytes.
+func (f *behindFile) heldLocked() []byte {
+	if f.buf == nil {
+		return nil
+	}
+	return f.buf.b[f.off:]
+}
 
 // hold takes a copy of b, which is to stand at the end of the data, and reports whether
 // it could: else b must be written. What is held is in the file after the next Sync.
@@ -51,66 +62,55 @@ func (f *behindFile) hold(b []byte, at int64) bool {
 	if f.closed {
 		return false // who writes is told
 	}
-	n := 0
-	if f.buf != nil {
-		if f.endLocked() != at {
-			return false
-		}
-		n = len(f.buf.b)
-	}
-	if n+len(b) > behindBytes || !f.growLocked(n+len(b)) {
+	n := len(f.heldLocked())
+	if n > 0 && f.start.Load()+int64(n) != at || n+len(b) > behindBytes || !f.growLocked(n+len(b)) {
 		return false
 	}
-	f.buf.b = f.buf.b[:n+len(b)]
-	copy(f.buf.b[n:], b)
+	f.buf.b = append(f.buf.b, b...)
 	if n == 0 {
 		f.start.Store(at)
 	}
 	return true
 }
 
-// growLocked makes room for n bytes in the buffer, if the disk has some for it.
+// growLocked makes room for n held bytes, if the disk has some.
 func (f *behindFile) growLocked(n int) bool {
 	had := 0
 	if f.buf != nil {
-		had = cap(f.buf.b)
-	}
-	if n <= had {
-		return true
+		if had = cap(f.buf.b); f.off+n <= had {
+			return true
+		}
 	}
 	more := getBuffer(n)
-	if f.d.held.Add(int64(cap(more.b)-had)) > f.d.o.HeldBytes {
-		f.d.held.Add(int64(had - cap(more.b)))
+	if !f.d.hold(int64(cap(more.b) - had)) {
 		more.put()
 		return false
 	}
-	more.b = more.b[:0]
-	if f.buf != nil {
-		more.b = append(more.b, f.buf.b...)
-		f.buf.put()
-	}
-	f.buf = more
+	more.b = append(more.b[:0], f.heldLocked()...)
+	f.giveLocked()
+	f.buf, f.off = more, 0
 	return true
 }
 
-// writeLocked writes what is held, with more behind it. After an error what was held is
-// held still.
-func (f *behindFile) writeLocked(more []byte) error {
-	if f.buf == nil {
-		return nil
+// hold takes n bytes of the room for what is held, if there are so many.
+func (d *Disk) hold(n int64) bool {
+	for {
+		held := d.held.Load()
+		if held+n > d.o.HeldBytes {
+			return false
+		}
+		if d.held.CompareAndSwap(held, held+n) {
+			return true
+		}
 	}
-	b := f.buf.b
-	if len(more) > 0 {
-		all := getBuffer(len(b) + len(more))
-		defer all.put()
-		copy(all.b[copy(all.b, b):], more)
-		b = all.b
+}
+
+// giveLocked gives the buffer's memory back, if nobody reads it.
+func (f *behindFile) giveLocked() {
+	if !f.busy {
+		f.buf.put()
 	}
-	if _, err := f.File.WriteAt(b, f.start.Load()); err != nil {
-		return err
-	}
-	f.dropLocked()
-	return nil
+	f.buf = nil
 }
 
 // dropLocked forgets what is held.
@@ -120,8 +120,43 @@ func (f *behindFile) dropLocked() {
 	}
 	f.start.Store(nothingHeld)
 	f.d.held.Add(-int64(cap(f.buf.b)))
-	f.buf.put()
-	f.buf = nil
+	f.giveLocked()
+}
+
+// write writes what is held. After an error that is held still.
+func (f *behindFile) write() error {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	held, start := f.beginWrite()
+	var err error
+	if len(held) > 0 {
+		_, err = f.File.WriteAt(held, start)
+	}
+	f.endWrite(len(held), err)
+	return err
+}
+
+// beginWrite returns what is held, until endWrite. Requires: writing.
+func (f *behindFile) beginWrite() (held []byte, start int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.busy = true
+	return f.heldLocked(), f.start.Load()
+}
+
+// endWrite forgets the first n held bytes, unless there was an error.
+func (f *behindFile) endWrite(n int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.busy = false
+	switch {
+	case err != nil || n == 0:
+	case n == len(f.heldLocked()):
+		f.dropLocked()
+	default: // more has come
+		f.off += n
+		f.start.Add(int64(n))
+	}
 }
 
 // WriteAt implements [File]. What is held goes to the file with it where they meet.
@@ -129,18 +164,26 @@ func (f *behindFile) WriteAt(b []byte, at int64) (int, error) {
 	if at+int64(len(b)) <= f.start.Load() {
 		return f.File.WriteAt(b, at)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.buf != nil {
-		var err error
-		switch end := f.endLocked(); {
-		case at == end:
-			if err = f.writeLocked(b); err == nil {
-				return len(b), nil
-			}
-		case at < end && at+int64(len(b)) > f.start.Load():
-			err = f.writeLocked(nil)
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	held, start := f.beginWrite()
+	end := start + int64(len(held))
+	switch {
+	case len(held) == 0 || at > end || at+int64(len(b)) <= start: // they don't meet
+		f.endWrite(0, nil)
+	case at == end && len(b) <= behindBytes:
+		all := getBuffer(len(held) + len(b))
+		defer all.put()
+		copy(all.b[copy(all.b, held):], b)
+		_, err := f.File.WriteAt(all.b, start)
+		f.endWrite(len(held), err)
+		if err != nil {
+			return 0, err
 		}
+		return len(b), nil
+	default:
+		_, err := f.File.WriteAt(held, start)
+		f.endWrite(len(held), err)
 		if err != nil {
 			return 0, err
 		}
@@ -154,14 +197,14 @@ func (f *behindFile) ReadAt(b []byte, at int64) (int, error) {
 		return f.File.ReadAt(b, at)
 	}
 	// Held bytes don't change while they are held, so the rest can be read after them.
-	f.mu.Lock()
 	low, high := 0, 0
-	if f.buf != nil {
-		start, end := f.start.Load(), f.endLocked()
+	f.mu.Lock()
+	if held := f.heldLocked(); len(held) > 0 {
+		start := f.start.Load()
 		low = int(min(max(start-at, 0), int64(len(b))))
-		high = int(min(max(end-at, 0), int64(len(b))))
+		high = int(min(max(start+int64(len(held))-at, 0), int64(len(b))))
 		if low < high {
-			copy(b[low:high], f.buf.b[at+int64(low)-start:])
+			copy(b[low:high], held[at+int64(low)-start:])
 		} else {
 			low, high = 0, 0
 		}
@@ -181,31 +224,21 @@ func (f *behindFile) ReadAt(b []byte, at int64) (int, error) {
 
 // Truncate implements [File].
 func (f *behindFile) Truncate(size int64) error {
+	f.writing.Lock()
+	defer f.writing.Unlock()
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.buf != nil && size < f.endLocked() {
-		if start := f.start.Load(); size > start {
-			f.buf.b = f.buf.b[:size-start]
-		} else {
-			f.dropLocked()
-		}
+	if start := f.start.Load(); size <= start {
+		f.dropLocked()
+	} else if n := size - start; n < int64(len(f.heldLocked())) {
+		f.buf.b = f.buf.b[:f.off+int(n)]
 	}
+	f.mu.Unlock()
 	return f.File.Truncate(size)
-}
-
-// write writes what is held.
-func (f *behindFile) write() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.writeLocked(nil)
 }
 
 // Sync implements [File].
 func (f *behindFile) Sync() error {
-	f.mu.Lock()
-	err := f.writeLocked(nil)
-	f.mu.Unlock()
-	if err != nil {
+	if err := f.write(); err != nil {
 		return err
 	}
 	return f.File.Sync()
@@ -216,8 +249,8 @@ func (f *behindFile) Size() (int64, error) {
 	size, err := f.File.Size()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.buf != nil {
-		size = max(size, f.endLocked())
+	if held := f.heldLocked(); len(held) > 0 {
+		size = max(size, f.start.Load()+int64(len(held)))
 	}
 	return size, err
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"pgregory.net/rapid"
 
@@ -341,4 +342,100 @@ func TestHeldTruncate(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// sparseFS is a file system whose files reserve nothing: Preallocate just extends them, so that a write takes the room.
+type sparseFS struct{ log.FS }
+
+type sparseFile struct{ log.File }
+
+func (f sparseFile) Preallocate(off, n int64) error {
+	if size, err := f.Size(); err != nil || size >= off+n {
+		return err
+	}
+	return f.Truncate(off + n)
+}
+
+func (fs sparseFS) Open(name string, write bool) (log.File, error) {
+	f, err := fs.FS.Open(name, write)
+	return sparseFile{f}, err
+}
+
+func (fs sparseFS) Create(name string) (log.File, error) {
+	f, err := fs.FS.Create(name)
+	return sparseFile{f}, err
+}
+
+// TestHeldNotReserved: where a full disk shows only at a write, an append is told of it, and may be tried again.
+func TestHeldNotReserved(t *testing.T) {
+	fs := logtest.NewFS(1)
+	d, err := log.NewDisk(log.DiskOptions{FS: sparseFS{fs}, Dir: "/data"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := onDisk(t, d, "/data/p")
+	mustAppend(t, l, "first")
+	fs.SetCapacity(fs.UsedBytes() + 12<<10)
+	for i := range 20 {
+		if _, err = l.Append(t.Context(), plain(big(fmt.Sprint(i), 3000))); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, log.ErrDiskFull) || l.Err() != nil {
+		t.Errorf("got %v, %v", err, l.Err())
+	}
+	fs.SetCapacity(-1)
+	mustAppend(t, l, "last")
+	mustClose(t, l)
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHeldStalls: while what is held of one log is on its way to a slow disk, its readers get it from memory, and so don't take the calls
+// that the disk has for the readers of others; and its appends go on.
+func TestHeldStalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := logtest.NewFS(1)
+		d, err := log.NewDisk(log.DiskOptions{FS: fs, Dir: "/data", BlockingCalls: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.JournalAll(d)
+		l, other := onDisk(t, d, "/data/p"), onDisk(t, d, "/data/q")
+		mustAppend(t, other, "other")
+		mustAppend(t, l, "first")
+		log.FlushLog(l)
+		held := big("held", 5000)
+		mustAppend(t, l, held)
+		release := fs.Stall(func(op logtest.Op) bool { return op.Kind == logtest.OpWrite && op.Path == heldFile && op.Len > 1000 }) // no slot
+		go log.FlushLog(l)
+		synctest.Wait()
+		for range 3 {
+			if got := values(t, l, 1); len(got) != 1 || got[0] != held {
+				t.Fatalf("read %d records", len(got))
+			}
+		}
+		if got := values(t, other, 0); fmt.Sprint(got) != "[other]" {
+			t.Errorf("the other log reads %q", got)
+		}
+		more := big("more", 5000) // does not fit into the memory that is being written, which nobody else may get yet
+		mustAppend(t, l, more)
+		for range 20 {
+			mustAppend(t, other, big("other", 5000))
+		}
+		release()
+		synctest.Wait()
+		for range 2 {
+			if got := values(t, l, 1); len(got) != 2 || got[0] != held || got[1] != more {
+				t.Errorf("read %.200q", got)
+			}
+			log.FlushLog(l)
+		}
+		mustClose(t, l)
+		mustClose(t, other)
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

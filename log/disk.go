@@ -64,8 +64,10 @@ type DiskOptions struct {
 	// which the journal makes durable, up to 32 KiB each, so that they go to the file
 	// by larger writes. Readers see them at once, and when the process dies they are
 	// taken from the journal. Appends that return before they are durable are never
-	// held. With no room an append is written at once. 0 means DefaultHeldBytes;
-	// negative, that nothing is held.
+	// held, nor is anything on a file system that is not known to reserve what is
+	// preallocated (see [Reserver]): there a full disk shows only when bytes are
+	// written, and an append must be told. With no room an append is written at once.
+	// 0 means DefaultHeldBytes; negative, that nothing is held.
 	HeldBytes int64
 
 	// RecycledBytes bounds what the disk's open logs keep of files that TrimTo and
@@ -129,6 +131,7 @@ type Disk struct {
 
 	journal *journal     // nil without Dir
 	held    atomic.Int64 // bytes of the buffers of its files, see behind.go
+	holds   bool         // files may hold back bytes
 	holdAll bool         // for tests: what is not synced at once is held, too
 	spares  spares
 	chores  chores
@@ -186,6 +189,9 @@ func NewDisk(o DiskOptions) (*Disk, error) {
 		d.journal, err = openJournal(d, joinPath(o.Dir, journalDirName), o.JournalBytes)
 		if err != nil {
 			return nil, errors.Join(err, d.lock.Close())
+		}
+		if r, ok := d.fs.(Reserver); ok && d.journal != nil && o.HeldBytes > 0 {
+			d.holds = r.Reserves(o.Dir)
 		}
 	}
 	return d, nil
@@ -474,7 +480,7 @@ func (h *handle) adopt(f File) {
 
 // wrap lets a file hold back writes.
 func (h *handle) wrap(f File) File {
-	if !h.write || h.d.journal == nil || h.d.o.HeldBytes < 0 {
+	if !h.write || !h.d.holds {
 		return f
 	}
 	return newBehindFile(h.d, f)

@@ -81,6 +81,15 @@ type File interface {
 	Preallocate(off, n int64) error
 }
 
+// A Reserver is an [FS] that says whether its files' Preallocate reserves, so that a
+// later write to the range does not fail for want of room, the first one or a repeated
+// one. On a disk of any other FS, or where it says no, nothing is held back from
+// segment files: see [DiskOptions].HeldBytes.
+type Reserver interface {
+	// Reserves tells that of files in a folder, which exists.
+	Reserves(dir string) bool
+}
+
 // FileInfo is what [FS].Stat tells of a name.
 type FileInfo struct {
 	Size    int64     // bytes; 0 for a folder

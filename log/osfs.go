@@ -16,7 +16,10 @@ import (
 // them.
 type OSFS struct{}
 
-var _ FS = OSFS{}
+var (
+	_ FS       = OSFS{}
+	_ Reserver = OSFS{}
+)
 
 // Create implements [FS].
 func (OSFS) Create(name string) (File, error) {
@@ -96,6 +99,10 @@ func (OSFS) Lock(name string) (io.Closer, error) {
 
 // FreeBytes implements [FS].
 func (OSFS) FreeBytes(dir string) (int64, error) { return freeBytes(filepath.FromSlash(dir)) }
+
+// Reserves implements [Reserver]: on Linux it is so of ext4, XFS and tmpfs, elsewhere of
+// nothing. File systems that write to a new place each time can't promise it.
+func (OSFS) Reserves(dir string) bool { return reserves(filepath.FromSlash(dir)) }
 
 // onceCloser closes once and gives later calls the first result.
 type onceCloser struct {

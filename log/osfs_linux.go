@@ -61,3 +61,23 @@ func freeBytes(dir string) (int64, error) {
 	}
 	return int64(st.Bavail) * int64(st.Bsize), nil
 }
+
+// Numbers of file systems, by statfs(2).
+const (
+	magicExt4  = 0xef53 // and ext2 and ext3
+	magicXFS   = 0x58465342
+	magicTmpfs = 0x01021994
+)
+
+func reserves(dir string) bool {
+	var st syscall.Statfs_t
+	if syscall.Statfs(dir, &st) != nil {
+		return false
+	}
+	switch uint32(st.Type) { //nolint:gosec // 32 bits are all that is in it
+	case magicExt4, magicXFS, magicTmpfs:
+		return true
+	default:
+		return false
+	}
+}

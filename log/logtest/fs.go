@@ -59,7 +59,10 @@ type stall struct {
 	released chan struct{}
 }
 
-var _ log.FS = (*FS)(nil)
+var (
+	_ log.FS       = (*FS)(nil)
+	_ log.Reserver = (*FS)(nil)
+)
 
 // NewFS returns an empty disk without a bound on its size. The seed decides what
 // [CrashRandom] does, nothing else.
@@ -461,6 +464,9 @@ func (fs *FS) Lock(name string) (io.Closer, error) {
 	}
 	return l, nil
 }
+
+// Reserves implements [log.Reserver]: a write to what Preallocate covers finds room.
+func (fs *FS) Reserves(string) bool { return true }
 
 // FreeBytes implements [log.FS]. A disk without a bound has 1 PiB.
 func (fs *FS) FreeBytes(dir string) (int64, error) {
