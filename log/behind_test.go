@@ -304,7 +304,7 @@ func TestHeldFails(t *testing.T) {
 
 // TestHeldTruncate: what is cut before it was written is not written later over what takes its place.
 func TestHeldTruncate(t *testing.T) {
-	for to := log.Offset(0); to < 4; to++ {
+	for to := range log.Offset(4) {
 		fs := logtest.NewFS(1)
 		d, l := oneDisk(t, fs)
 		want := []string{"first", "second", "third", "fourth"}
