@@ -389,8 +389,8 @@ func (l *Log) put(b []byte) error {
 	return nil
 }
 
-// hold leaves b, which is to stand at the end, to the sync that the caller makes before
-// anybody is told of it, if it may. Requires: gate.
+// hold leaves b, which is to stand at the end, to the sync before which who brought it
+// is not told, if it may. Requires: gate.
 func (l *Log) hold(f File, b []byte) bool {
 	if !l.synchronous && !l.disk.holdAll || len(b) > behindBytes/2 {
 		return false
@@ -432,7 +432,8 @@ func (l *Log) writeHeld() error {
 	}
 }
 
-// noteLocked takes batches that are in the active file into the log's state.
+// noteLocked takes batches that are in the active file, or held for it, into the log's
+// state.
 func (l *Log) noteLocked(seg *segment, b []byte, now int64) {
 	if l.size == 0 {
 		l.firstMs = now

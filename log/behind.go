@@ -6,13 +6,15 @@ import (
 	"sync/atomic"
 )
 
-// Write-behind: what an append brings to the journal need not be in its segment's file
-// before it is acknowledged, so the file gets small appends by larger writes. That
-// changes nothing of what is durable, and nothing of what a reader sees: to the log, the
-// file is as if it were written. If the process dies, what was held is as lost as what
-// the kernel has not written when the machine dies, and recovery takes it from the
-// journal. Appends that don't wait for a sync are never held, since they may count on
-// the kernel to keep them when the process dies.
+// Write-behind: what an append brings to the journal need not be in its segment's
+// file before it is acknowledged, so the file gets small appends by larger writes.
+// That changes nothing of what is durable, and while the process lives nothing of
+// what a reader sees: to the log, the file is as if it were written. If the process
+// dies, what was held is as lost as what the kernel has not written when the machine
+// dies, and recovery takes it from the journal. Appends that don't wait for a sync
+// are never held: the journal may not have them, and the kernel keeps what is in the
+// file when the process dies. (Recovery believes that in a file that was not recycled
+// only, see spare.go.)
 
 // behindBytes is how much a file holds at most. More would give little: see
 // docs/performance.md.
@@ -82,7 +84,7 @@ func (f *behindFile) growLocked(n int) bool {
 		}
 	}
 	more := getBuffer(n)
-	if !f.d.hold(int64(cap(more.b) - had)) {
+	if !f.d.takeHeld(int64(cap(more.b) - had)) {
 		more.put()
 		return false
 	}
@@ -92,8 +94,9 @@ func (f *behindFile) growLocked(n int) bool {
 	return true
 }
 
-// hold takes n bytes of the room for what is held, if there are so many.
-func (d *Disk) hold(n int64) bool {
+// takeHeld takes n bytes of the memory for what is held, if there are so many;
+// dropLocked gives it back.
+func (d *Disk) takeHeld(n int64) bool {
 	for {
 		held := d.held.Load()
 		if held+n > d.o.HeldBytes {

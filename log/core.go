@@ -39,7 +39,7 @@ type Log struct {
 
 	// Under gate:
 	changed     bool              // the marker of a clean close is gone
-	synchronous bool              // what is written is synced before anybody is told of it
+	synchronous bool              // who brought what is written is told after a sync: it may be held back, see behind.go
 	marked      bool              // the meta file names the journal in its present life
 	scratch     []scratchProducer // producers of a call with several batches
 	rolled      []Segment         // for the hook, when the gate is free again
@@ -59,7 +59,7 @@ type Log struct {
 	start       Offset
 	local       Offset
 	end         Offset
-	size        int64 // of batches in the active file
+	size        int64 // of batches in the active file, with those that are held back from it
 	chain       epochChain
 	producers   producerTable
 	ended       endedTxns

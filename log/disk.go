@@ -60,14 +60,24 @@ type DiskOptions struct {
 	// DefaultJournalBytes; negative for no journal. Without Dir there is none.
 	JournalBytes int64
 
-	// HeldBytes bounds the memory that segment files use to hold back small appends
-	// which the journal makes durable, up to 32 KiB each, so that they go to the file
-	// by larger writes. Readers see them at once, and when the process dies they are
-	// taken from the journal. Appends that return before they are durable are never
-	// held, nor is anything on a file system that is not known to reserve what is
-	// preallocated (see [Reserver]): there a full disk shows only when bytes are
-	// written, and an append must be told. With no room an append is written at once.
-	// 0 means DefaultHeldBytes; negative, that nothing is held.
+	// HeldBytes bounds the memory in which segment files hold back small appends that
+	// the journal makes durable, so that the file gets them by larger writes: those of
+	// Append and AppendRecords, up to 16 KiB at once and 32 KiB of one log. What Write,
+	// WriteRecords, WriteControl and AppendReplicated take is never held. Held bytes are
+	// written when no more fit, with the next append that is not held, and before the
+	// file is synced; with no room left an append is written at once.
+	//
+	// Readers see no difference, and nothing that was acknowledged is less durable. But
+	// until it is written it is on the disk in the journal only: a copy of a log's
+	// folder without Dir/cordwood.journal lacks it, as does a program that reads the
+	// segment files, or one that opens the folder with Options.ReadOnly after the process
+	// has died. An error of such a write comes after the append was acknowledged: the
+	// log fails ([FailedError]), and has the record again when it is closed and opened.
+	//
+	// Nothing is held on a file system that is not known to reserve what is
+	// preallocated (see [Reserver]): there a full disk shows only when bytes are written,
+	// and an append must be told. Range 4 KiB and up (below that nothing fits), default
+	// DefaultHeldBytes; negative, that nothing is held.
 	HeldBytes int64
 
 	// RecycledBytes bounds what the disk's open logs keep of files that TrimTo and
@@ -131,7 +141,7 @@ type Disk struct {
 
 	journal *journal     // nil without Dir
 	held    atomic.Int64 // bytes of the buffers of its files, see behind.go
-	holds   bool         // files may hold back bytes
+	holds   bool         // files may hold back bytes: Dir's file system reserves, and HeldBytes allows it
 	holdAll bool         // for tests: what is not synced at once is held, too
 	spares  spares
 	chores  chores
@@ -161,7 +171,7 @@ type DiskStats struct {
 	RecycledBytes int64 // their size
 	PreparedFiles int   // next segments of busy logs, made in advance
 
-	HeldBytes int64 // memory of appends that are held back from segment files
+	HeldBytes int64 // memory that holds appends back from segment files, by buffers of 4 KiB to 32 KiB
 }
 
 // NewDisk returns a disk. Errors: [ErrLocked] if another process has Dir, mistakes

@@ -13,7 +13,7 @@
 // # Two ways in
 //
 // [Log.Append] is for a log on one machine: offsets are given, the batch is
-// durable when it returns, and concurrent calls share one write and one sync.
+// durable when it returns, and concurrent calls share one sync.
 // A replicated log splits that: the leader's [Log.Write] and a follower's
 // [Log.AppendReplicated] only write, and [Log.Sync] or [Log.SyncLater] make
 // durable, so that all replicas sync at the same time. What is written can be read
@@ -80,7 +80,8 @@
 // Appends that the journal makes durable may be held in memory for a while, so that
 // the segment's file gets them by larger writes ([DiskOptions].HeldBytes). Readers get
 // them from there, and after the process has died Open takes them from the journal.
-// What returns before it is durable, as [Log.Write] does, is in the file then.
+// What returns before it is durable, as [Log.Write] does, is in the file then; but what
+// is not durable may be lost also when only the process dies.
 //
 // Files of segments that TrimTo and DropLocal free become later segments of the same
 // log, within [DiskOptions].RecycledBytes, once nobody reads them any more: appends
@@ -116,7 +117,8 @@
 //
 // The entries of a journal that is lost can't be had back: a log that may have had
 // some there, and was not closed in order, opens read-only ([Recovery].Lossy) until
-// TruncateTo accepts its end or Reset replaces it.
+// TruncateTo accepts its end or Reset replaces it. Copy or move the folders of logs that
+// are not closed only together with that of the journal.
 // Damage is found when it is read, by recovery, a Read or [Log.Verify].
 //
 // # Kafka's directories

@@ -127,6 +127,9 @@ func ExampleOptions() {
 	fmt.Println("OpenFiles", log.DefaultOpenFiles)
 	fmt.Println("BlockingCalls", log.DefaultBlockingCalls)
 	fmt.Println("Syncers", log.DefaultSyncers)
+	fmt.Println("JournalBytes", log.DefaultJournalBytes)
+	fmt.Println("HeldBytes", log.DefaultHeldBytes)
+	fmt.Println("RecycledBytes", log.DefaultRecycledBytes)
 	// Output:
 	// SegmentBytes 67108864
 	// MaxBatchBytes 1114173
@@ -134,6 +137,9 @@ func ExampleOptions() {
 	// OpenFiles 4096
 	// BlockingCalls 256
 	// Syncers 16
+	// JournalBytes 536870912
+	// HeldBytes 67108864
+	// RecycledBytes 1073741824
 }
 
 // A reader of committed records reads up to the last stable offset, and leaves out the

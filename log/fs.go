@@ -81,12 +81,19 @@ type File interface {
 	Preallocate(off, n int64) error
 }
 
-// A Reserver is an [FS] that says whether its files' Preallocate reserves, so that a
-// later write to the range does not fail for want of room, the first one or a repeated
-// one. On a disk of any other FS, or where it says no, nothing is held back from
-// segment files: see [DiskOptions].HeldBytes.
+// A Reserver is an [FS] that can promise that its files' Preallocate reserves: no later
+// write to the range, the first one or a repeated one, fails for want of room, also
+// after the file was renamed. On a disk of any other FS, or where it says no, nothing
+// is held back from segment files: see [DiskOptions].HeldBytes. A promise that is not
+// kept costs no record, but the log fails ([FailedError]) where its append would have
+// got [ErrDiskFull].
+//
+// An FS that wraps another one passes Reserves on itself; one that embeds [OSFS] has
+// its promise, and must take it back if its files do not reserve.
 type Reserver interface {
-	// Reserves tells that of files in a folder, which exists.
+	// Reserves tells that of files below a folder, which exists. [NewDisk] asks once,
+	// of DiskOptions.Dir, and takes the answer for all logs of the disk: one FS stands
+	// for one device.
 	Reserves(dir string) bool
 }
 

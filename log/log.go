@@ -161,9 +161,10 @@ func (l *Log) Err() error {
 // Append appends one batch as the only leader of the log, and returns once it is
 // durable. It gives the batch its offsets, stamps the epoch max(LastEpoch,
 // Options.Epoch) and checks what [Log.Write] checks. Concurrent calls share one
-// write and one sync; a lone one waits for nobody. The batch's bytes are stamped
-// in place (base offset and epoch; log-append time if so configured) and must not
-// be changed until Append returns.
+// sync; a lone one waits for nobody. On a [Disk] with a journal the segment's file may
+// get it later: see [DiskOptions].HeldBytes. The batch's bytes are stamped in place
+// (base offset and epoch; log-append time if so configured) and must not be changed
+// until Append returns.
 //
 // A duplicate is answered with the original offsets, once these are durable.
 // Errors are those of Write. ctx ends the wait, not the append: with its error
@@ -183,7 +184,7 @@ func (l *Log) AppendRecords(ctx context.Context, records ...record.Record) (Appe
 
 // Write appends batches as the leader of the epoch and returns when they are
 // written, not yet durable: [Log.Read] serves them, [Log.Sync] or [Log.SyncLater]
-// makes them durable. It checks checksum, structure, size and producer sequence of
+// makes them durable. Until then they may be lost, also if only the process dies. It checks checksum, structure, size and producer sequence of
 // each, and refuses control batches. The bytes are stamped in place (base offset
 // and epoch; log-append time if so configured) and not kept.
 //

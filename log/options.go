@@ -79,8 +79,10 @@ type Options struct {
 	// every change of the log with ErrOpenedReadOnly. It is the only way to open a
 	// directory of Kafka's whose offsets have gaps (compacted topics): there a read in
 	// a gap gives what comes after it. What stands at the end of the log and is no
-	// whole batch is left where it is. Nobody else may write to the directory in the
-	// meantime; only one with a lock file of ours is locked.
+	// whole batch is left where it is. Of a log that used a [Disk]'s journal and was not
+	// closed in order, what only the journal has is not read, and [Recovery].Lossy says
+	// so: open it once without ReadOnly, on that disk. Nobody else may write to the
+	// directory in the meantime; only one with a lock file of ours is locked.
 	ReadOnly bool
 
 	// Logger hears of recoveries that lost or found something, and of failures.

@@ -100,8 +100,11 @@ func (OSFS) Lock(name string) (io.Closer, error) {
 // FreeBytes implements [FS].
 func (OSFS) FreeBytes(dir string) (int64, error) { return freeBytes(filepath.FromSlash(dir)) }
 
-// Reserves implements [Reserver]: on Linux it is so of ext4, XFS and tmpfs, elsewhere of
-// nothing. File systems that write to a new place each time can't promise it.
+// Reserves implements [Reserver]: on Linux it is so of ext4, XFS and tmpfs where
+// fallocate works, elsewhere of nothing. File systems that write to a new place each
+// time can't promise it, nor can XFS for a file that shares blocks with a clone
+// (cp --reflink): on a full disk its log may fail there, and has its records again when
+// it is opened anew. It makes a file in the folder and removes it.
 func (OSFS) Reserves(dir string) bool { return reserves(filepath.FromSlash(dir)) }
 
 // onceCloser closes once and gives later calls the first result.

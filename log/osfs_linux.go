@@ -64,7 +64,7 @@ func freeBytes(dir string) (int64, error) {
 
 // Numbers of file systems, by statfs(2).
 const (
-	magicExt4  = 0xef53 // and ext2 and ext3
+	magicExt4  = 0xef53 // ext2 and ext3 have it, too
 	magicXFS   = 0x58465342
 	magicTmpfs = 0x01021994
 )
@@ -76,8 +76,19 @@ func reserves(dir string) bool {
 	}
 	switch uint32(st.Type) { //nolint:gosec // 32 bits are all that is in it
 	case magicExt4, magicXFS, magicTmpfs:
-		return true
+		return fallocates(dir)
 	default:
 		return false
 	}
+}
+
+// fallocates tries it: files of ext2 and ext3, and those of ext4 without extents, can't.
+func fallocates(dir string) bool {
+	f, err := os.CreateTemp(dir, "cordwood.*.tmp")
+	if err != nil {
+		return false
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // an empty file
+	defer f.Close()           //nolint:errcheck // as above
+	return syscall.Fallocate(int(f.Fd()), 0, 0, 1) == nil
 }

@@ -79,7 +79,8 @@ func (l *Log) endJournalRound(r round, buf *buffer) bool {
 	return true
 }
 
-// keepTailLocked keeps a copy of b, which was written at the end, for the journal.
+// keepTailLocked keeps a copy of b, which was written or is held at the end, for the
+// journal.
 func (l *Log) keepTailLocked(b []byte) {
 	if !l.tailWhole || !l.marked {
 		return
@@ -184,13 +185,13 @@ func (l *Log) unmarkJournal() error {
 	return nil
 }
 
-// syncHeld syncs the active file if it has writes that only the journal made
+// syncJournaled syncs the active file if it has writes that only the journal made
 // durable. Requires: gate and the sync token.
-func (l *Log) syncHeld() error {
+func (l *Log) syncJournaled() error {
 	l.mu.Lock()
-	behind := l.disk.journal != nil && l.filed < l.writes
+	needed := l.disk.journal != nil && l.filed < l.writes
 	l.mu.Unlock()
-	if !behind {
+	if !needed {
 		return nil
 	}
 	seg := l.active()

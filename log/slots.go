@@ -24,7 +24,7 @@ import (
 //	64      8     end that this slot's group reaches, E
 //	72      4     the checksum of headers, of all batches below E
 //	76      8     first append to the segment, ms since 1970, or 0
-//	84      8     position up to which batches had been written, R
+//	84      8     position up to which batches had been written, or held back, R
 //	92      4     CRC32C of bytes 0 to 91
 //
 // The file grows in steps: the slots stand at a position that is a power of two

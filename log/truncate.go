@@ -158,7 +158,7 @@ func (l *Log) truncateGated(off Offset, atomic bool) (Offset, error) {
 	if atomic {
 		// Entries in the journal do not count any more then, so what stays must do
 		// without.
-		if err := l.syncHeld(); err != nil {
+		if err := l.syncJournaled(); err != nil {
 			return 0, err
 		}
 		if err := l.commit(m); err != nil {
