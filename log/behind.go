@@ -18,7 +18,7 @@ import (
 
 // behindBytes is how much a file holds at most. More would give little: see
 // docs/performance.md.
-const behindBytes = 32 << 10
+const behindBytes = 64 << 10
 
 // A behindFile is a segment's file that holds back writes at its end of data. Readers,
 // and who holds, wait for no I/O of others.

@@ -62,7 +62,7 @@ type DiskOptions struct {
 
 	// HeldBytes bounds the memory in which segment files hold back small appends that
 	// the journal makes durable, so that the file gets them by larger writes: those of
-	// Append and AppendRecords, up to 16 KiB at once and 32 KiB of one log. What Write,
+	// Append and AppendRecords, up to 32 KiB at once and 64 KiB of one log. What Write,
 	// WriteRecords, WriteControl and AppendReplicated take is never held. Held bytes are
 	// written when no more fit, with the next append that is not held, and before the
 	// file is synced; with no room left an append is written at once.
@@ -171,7 +171,7 @@ type DiskStats struct {
 	RecycledBytes int64 // their size
 	PreparedFiles int   // next segments of busy logs, made in advance
 
-	HeldBytes int64 // memory that holds appends back from segment files, by buffers of 4 KiB to 32 KiB
+	HeldBytes int64 // memory that holds appends back from segment files, by buffers of 4 KiB to 64 KiB
 }
 
 // NewDisk returns a disk. Errors: [ErrLocked] if another process has Dir, mistakes

@@ -287,7 +287,7 @@ func TestHeldCrashSteps(t *testing.T) {
 
 func TestHeldFaultSteps(t *testing.T) {
 	t.Parallel()
-	logtest.SomeFaults(t, nth, func(fs *logtest.FS) func(*logtest.FS) {
+	logtest.SomeFaults(t, 2*nth, func(fs *logtest.FS) func(*logtest.FS) {
 		f := newFleetThat(t, fs, 3, 1, true)
 		f.steps()
 		f.closeDisk()
