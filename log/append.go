@@ -113,16 +113,14 @@ func (l *Log) writeGated(epoch Epoch, b []byte) (Appended, error) {
 		return Appended{}, fmt.Errorf("%w: epoch %d, last is %d", ErrFenced, epoch, last)
 	}
 	a, err := l.sequence(epoch, b)
-	if err != nil || a.Duplicate && l.synchronous {
-		return a, err
+	switch {
+	case err != nil:
+	case !a.Duplicate:
+		err = l.placeAll(b)
+	case !l.synchronous:
+		err = l.writeHeld()
 	}
-	if a.Duplicate {
-		if err := l.writeHeld(); err != nil {
-			return Appended{}, err
-		}
-		return a, nil
-	}
-	if err := l.placeAll(b); err != nil {
+	if err != nil {
 		return Appended{}, err
 	}
 	return a, nil

@@ -184,9 +184,10 @@ func (l *Log) AppendRecords(ctx context.Context, records ...record.Record) (Appe
 
 // Write appends batches as the leader of the epoch and returns when they are
 // written, not yet durable: [Log.Read] serves them, [Log.Sync] or [Log.SyncLater]
-// makes them durable. Until then they may be lost, also if only the process dies. It checks checksum, structure, size and producer sequence of
-// each, and refuses control batches. The bytes are stamped in place (base offset
-// and epoch; log-append time if so configured) and not kept.
+// makes them durable. Until then they may be lost, also if only the process dies. It
+// checks checksum, structure, size and producer sequence of each, and refuses control
+// batches. The bytes are stamped in place (base offset and epoch; log-append time if so
+// configured) and not kept.
 //
 // All batches are appended or none. A batch that was appended before (same
 // producer, epoch and sequence numbers as one of the producer's last five) is not
