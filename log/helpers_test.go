@@ -31,6 +31,17 @@ func mustClose(t testing.TB, l *log.Log) {
 	}
 }
 
+// mustCloseAll closes logs and then their disk.
+func mustCloseAll(t testing.TB, d *log.Disk, logs ...*log.Log) {
+	t.Helper()
+	for _, l := range logs {
+		mustClose(t, l)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func big(s string, n int) string { return s + strings.Repeat("~", n) }
 
 func readAll(t testing.TB, fs log.FS, name string) []byte {

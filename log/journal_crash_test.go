@@ -259,50 +259,49 @@ func (f *fleet) steps() {
 	f.together(all)
 }
 
-// TestJournalCrashSteps is TestJournalCrash with groups of several logs.
-func TestJournalCrashSteps(t *testing.T) {
-	t.Parallel()
+// checkSteps runs the steps, and returns how to look at what a crash leaves of them. With
+// hold nothing goes to a file before it must.
+func checkSteps(t *testing.T, hold bool) func(*logtest.FS) func(*logtest.FS) {
 	nested := 0
-	logtest.EachCrash(t, func(fs *logtest.FS) func(*logtest.FS) {
-		f := newFleet(t, fs, 3, 1)
+	return func(fs *logtest.FS) func(*logtest.FS) {
+		f := newFleetThat(t, fs, 3, 1, hold)
 		f.nested, f.every = &nested, 23
 		f.steps()
 		f.closeDisk()
 		return f.check
-	})
+	}
+}
+
+// verifySteps is checkSteps without crashes in recovery.
+func verifySteps(t *testing.T, hold bool) func(*logtest.FS) func(*logtest.FS) {
+	return func(fs *logtest.FS) func(*logtest.FS) {
+		f := newFleetThat(t, fs, 3, 1, hold)
+		f.steps()
+		f.closeDisk()
+		return f.verify
+	}
+}
+
+// TestJournalCrashSteps is TestJournalCrash with groups of several logs.
+func TestJournalCrashSteps(t *testing.T) {
+	t.Parallel()
+	logtest.EachCrash(t, checkSteps(t, false))
 }
 
 // TestHeldCrashSteps is TestJournalCrashSteps when nothing goes to a file before it must.
 func TestHeldCrashSteps(t *testing.T) {
 	t.Parallel()
-	nested := 0
-	logtest.SomeCrashes(t, nth, func(fs *logtest.FS) func(*logtest.FS) {
-		f := newFleetThat(t, fs, 3, 1, true)
-		f.nested, f.every = &nested, 23
-		f.steps()
-		f.closeDisk()
-		return f.check
-	})
-}
-
-func TestHeldFaultSteps(t *testing.T) {
-	t.Parallel()
-	logtest.SomeFaults(t, 2*nth, func(fs *logtest.FS) func(*logtest.FS) {
-		f := newFleetThat(t, fs, 3, 1, true)
-		f.steps()
-		f.closeDisk()
-		return f.verify
-	})
+	logtest.SomeCrashes(t, nth, checkSteps(t, true))
 }
 
 func TestJournalFaultSteps(t *testing.T) {
 	t.Parallel()
-	logtest.EachFault(t, func(fs *logtest.FS) func(*logtest.FS) {
-		f := newFleet(t, fs, 3, 1)
-		f.steps()
-		f.closeDisk()
-		return f.verify
-	})
+	logtest.EachFault(t, verifySteps(t, false))
+}
+
+func TestHeldFaultSteps(t *testing.T) {
+	t.Parallel()
+	logtest.SomeFaults(t, 2*nth, verifySteps(t, true))
 }
 
 // resume opens everything after a crash and takes what is there for what must be.
